@@ -1,0 +1,38 @@
+# Two commands on a machine that has python3, make and git:
+#   make demo   trains and evaluates a recogniser of spoken digit strings on the CPU
+#   make test   lints, type-checks and runs the test suite
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN ?= runs/digits
+
+.PHONY: help demo test lint check clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
+
+$(VENV)/.train: requirements/train.txt pyproject.toml scripts/make_venv.py
+	$(PYTHON) scripts/make_venv.py $(VENV) requirements/train.txt
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt requirements/train.txt pyproject.toml scripts/make_venv.py
+	$(PYTHON) scripts/make_venv.py $(VENV) requirements/test.txt
+	@touch $@ $(VENV)/.train
+
+demo: $(VENV)/.train
+	$(BIN)/samplewise train recipes/digits.yaml --output $(RUN)
+	$(BIN)/samplewise evaluate $(RUN) digits
+	@echo "The checkpoint, the log and the results are in $(RUN)"
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+test: lint check
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
