@@ -1,0 +1,129 @@
+"""What an argument must be: shapes and names before the op, values (lengths, labels) inside it, where they are on the host."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from samplewise.errors import TransducerError
+
+ACTIVATIONS = ("tanh", "relu", "sigmoid", "gelu", "silu", "identity")
+METHODS = ("auto", "batched", "samplewise", "tiled", "guided")
+REDUCTIONS = ("none", "sum", "mean", "mean_volume", "mean_target")
+NONFINITE = ("keep", "zero", "raise")
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class Lengths(NamedTuple):
+    """Lengths of a batch on the host: frames T_b and labels U_b, one each an utterance."""
+
+    frames: list[int]
+    labels: list[int]
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise TransducerError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def check_blank(blank: int, classes: int) -> int:
+    """The blank's class in 0..V-1; negative numbers count from the end."""
+    if not -classes <= blank < classes:
+        raise TransducerError(f"blank is {blank}, but there are {classes} classes: it must be in {-classes}..{classes - 1}")
+    return blank + classes if blank < 0 else blank
+
+
+def check_encodings(encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Shapes and dtypes of the float inputs: (B, T, D), (B, U+1, D), (V, D), (V,)."""
+    for name, tensor, axes in (
+        ("encoder_out", encoder_out, "(B, T, D)"),
+        ("predictor_out", predictor_out, "(B, U+1, D)"),
+        ("weight", weight, "(V, D)"),
+    ):
+        if tensor.dim() != axes.count(",") + 1:
+            raise TransducerError(f"{name} must be {axes}, but has shape {tuple(tensor.shape)}")
+        if tensor.dtype not in FLOATS:
+            raise TransducerError(f"{name} is {tensor.dtype}; it must be float32, float64, bfloat16 or float16")
+    same_size("predictor_out", predictor_out.shape[0], "utterances", "encoder_out", encoder_out.shape[0])
+    same_size("predictor_out", predictor_out.shape[2], "features", "encoder_out", encoder_out.shape[2])
+    same_size("weight", weight.shape[1], "features", "encoder_out", encoder_out.shape[2])
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise TransducerError(
+            f"bias must be ({weight.shape[0]},) as weight has so many rows, but has shape {tuple(bias.shape)}"
+        )
+    if weight.shape[0] == 0 or weight.shape[1] == 0 or encoder_out.shape[0] == 0:
+        raise TransducerError(
+            f"nothing to do for {encoder_out.shape[0]} utterances, {weight.shape[0]} classes, {weight.shape[1]} features"
+        )
+    for name, other in (("predictor_out", predictor_out), ("weight", weight), ("bias", bias)):
+        if other is not None and other.device != encoder_out.device:
+            raise TransducerError(f"{name} is on {other.device}, but encoder_out is on {encoder_out.device}")
+
+
+def check_dtypes(autocast: bool, **tensors: Tensor | None) -> None:
+    """Outside autocast all float inputs share one dtype, as for a linear layer."""
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
+    if not autocast and len(set(dtypes.values())) > 1:
+        listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+        raise TransducerError(f"{listed}: outside autocast they must share one dtype")
+
+
+def same_size(name: str, size: int, what: str, other: str, expected: int) -> None:
+    if size != expected:
+        raise TransducerError(f"{name} has {size} {what}, but {other} has {expected}")
+
+
+def check_integers(
+    targets: Tensor,
+    encoder_lengths: Tensor,
+    target_lengths: Tensor,
+    batch: int,
+    lengths_name: str = "encoder_lengths",
+) -> None:
+    """Shapes and dtypes of targets (B, U) and of both lengths (B,)."""
+    for name, tensor, dim in (
+        ("targets", targets, 2),
+        (lengths_name, encoder_lengths, 1),
+        ("target_lengths", target_lengths, 1),
+    ):
+        if tensor.dtype not in (torch.int32, torch.int64):
+            raise TransducerError(f"{name} is {tensor.dtype}; it must be int32 or int64")
+        if tensor.dim() != dim:
+            axes = "(B, U)" if dim == 2 else "(B,)"
+            raise TransducerError(f"{name} must be {axes}, but has shape {tuple(tensor.shape)}")
+        same_size(name, tensor.shape[0], "utterances", "the batch", batch)
+
+
+def check_values(
+    targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *, frames: int, tokens: int, classes: int, blank: int,
+    encoder: str = "encoder_out", predictor: str = "predictor_out", lengths_name: str = "encoder_lengths",
+) -> Lengths:  # fmt: skip
+    """Bring the lengths to the host (the one synchronisation of a call) and check every number in use.
+
+    frames and tokens are the padded sizes T and U + 1. Labels beyond an utterance's length are never looked at.
+    """
+    batch, width = targets.shape
+    parts = (encoder_lengths, target_lengths, targets.reshape(-1))
+    host = torch.cat([part.detach().to(device=targets.device, dtype=torch.int64) for part in parts]).cpu()
+    frame_list, label_list = host[:batch].tolist(), host[batch : 2 * batch].tolist()
+    for b, (t, u) in enumerate(zip(frame_list, label_list, strict=True)):
+        if not 1 <= t <= frames:
+            raise TransducerError(f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} frames: it must be in 1..{frames}")
+        if not 0 <= u <= width:
+            raise TransducerError(f"target_lengths[{b}] is {u}, but targets holds {width} labels an utterance")
+        if u + 1 > tokens:
+            raise TransducerError(f"target_lengths[{b}] is {u}, which needs {u + 1} rows of {predictor}, but it has {tokens}")
+    _check_labels(host[2 * batch :].view(batch, width), torch.tensor(label_list), classes, blank)
+    return Lengths(frame_list, label_list)
+
+
+def _check_labels(targets: Tensor, lengths: Tensor, classes: int, blank: int) -> None:
+    used = torch.arange(targets.shape[1])[None] < lengths[:, None]
+    wrong = used & ((targets < 0) | (targets >= classes) | (targets == blank))
+    if wrong.any():
+        b, u = wrong.nonzero()[0].tolist()
+        label = int(targets[b, u])
+        why = "that is the blank" if label == blank else f"there are {classes} classes"
+        raise TransducerError(f"targets[{b}, {u}] is {label}, but {why}: a label must be in 0..{classes - 1} and not {blank}")

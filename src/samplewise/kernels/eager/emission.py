@@ -1,0 +1,43 @@
+"""From a tile of logits to three numbers a node, and from them to the gradient of the tile (paper: f^W_1 and f^W_4)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def emission(
+    logits: Tensor, bias: Tensor, node: Tensor, label: Tensor, blank: int,
+    log_denominator: Tensor, lp_blank: Tensor, lp_label: Tensor,
+) -> None:  # fmt: skip
+    """Log-softmax denominators of logits + bias, and the log-probabilities of blank and of the next label.
+
+    logits (R, C), bias (C,), node and label (R,) int64; label -1 means that no label is left (log-probability -inf).
+    Row r writes element node[r] of the three outputs (N,).
+    """
+    scores = logits.to(bias.dtype) + bias  # (R, C)
+    denominator = torch.logsumexp(scores, dim=1)
+    by_label = scores.gather(1, label.clamp(min=0)[:, None])[:, 0] - denominator
+    log_denominator[node] = denominator
+    lp_blank[node] = scores[:, blank] - denominator
+    lp_label[node] = by_label.masked_fill(label < 0, -math.inf)
+
+
+def emission_gradient(
+    logits: Tensor, bias: Tensor, node: Tensor, label: Tensor, blank: int,
+    log_denominator: Tensor, gamma_blank: Tensor, gamma_label: Tensor, d_bias: Tensor,
+) -> None:  # fmt: skip
+    """Overwrite logits (R, C) with dL/dh = gamma softmax(h) - gamma_blank e_blank - gamma_label e_label.
+
+    Rows without occupancy become zeros whatever they held. d_bias (C,) accumulates the column sums.
+    """
+    by_blank, by_label = gamma_blank[node], gamma_label[node]
+    occupancy = (by_blank + by_label)[:, None]
+    gradient = torch.exp(logits.to(bias.dtype) + bias - log_denominator[node][:, None]).mul_(occupancy)
+    gradient[:, blank] -= by_blank
+    gradient.scatter_add_(1, label.clamp(min=0)[:, None], -by_label.masked_fill(label < 0, 0.0)[:, None])
+    gradient.masked_fill_(occupancy == 0, 0.0)
+    d_bias += gradient.sum(0)
+    logits.copy_(gradient)

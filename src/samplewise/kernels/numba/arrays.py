@@ -1,0 +1,32 @@
+"""From tensors to what the compiled kernels take, and the number of threads they use."""
+
+from __future__ import annotations
+
+import threading
+
+import numba
+import numpy as np
+import torch
+from numba.core import config
+from torch import Tensor
+
+# Some threading layers of numba abort the process when two Python threads enter a parallel region at once.
+LOCK = threading.Lock()
+
+ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2, "sigmoid": 3, "gelu": 4, "silu": 5}
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    """A NumPy view of `tensor`; bfloat16 as int16 and float16 as uint16, which are their bits."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy()
+    if tensor.dtype == torch.float16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
+
+
+def use_threads() -> int:
+    """Let numba use as many threads as torch does, and say how many that is."""
+    threads = max(1, min(torch.get_num_threads(), config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(threads)
+    return threads

@@ -1,0 +1,117 @@
+"""From a tile of logits to three numbers a node, and from them to the gradient of the tile, each in one sweep.
+
+Paper: f^W_1 (softmax denominator P_D) and f^W_4 (gradient of the output scores, in place). A row is read while it lies in the
+nearest cache, so the sweeps cost a small part of the matrix product that made the tile.
+"""
+
+from __future__ import annotations
+
+import math as libm
+
+import numpy as np
+from numba import njit, prange
+from torch import Tensor
+
+from samplewise.kernels.numba import scalars as s
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+
+SUMS = {"contract", "reassoc", "nsz"}  # reassociation lets sums vectorise; infinities and NaN stay defined
+
+
+def emission(
+    logits: Tensor, bias: Tensor, node: Tensor, label: Tensor, blank: int,
+    log_denominator: Tensor, lp_blank: Tensor, lp_label: Tensor,
+) -> None:  # fmt: skip
+    """Log-softmax denominators of logits + bias, and the log-probabilities of blank and of the next label.
+
+    logits (R, C), bias (C,), node and label (R,) int64; label -1 means that no label is left (log-probability -inf).
+    Row r writes element node[r] of the three outputs (N,).
+    """
+    with LOCK:
+        use_threads()
+        _emission(
+            array(logits), array(bias), array(node), array(label), blank,
+            array(log_denominator), array(lp_blank), array(lp_label),
+        )  # fmt: skip
+
+
+def emission_gradient(
+    logits: Tensor, bias: Tensor, node: Tensor, label: Tensor, blank: int,
+    log_denominator: Tensor, gamma_blank: Tensor, gamma_label: Tensor, d_bias: Tensor,
+) -> None:  # fmt: skip
+    """Overwrite logits (R, C) with dL/dh = gamma softmax(h) - gamma_blank e_blank - gamma_label e_label.
+
+    Rows without occupancy become zeros whatever they held. d_bias (C,) accumulates the column sums.
+    """
+    with LOCK:
+        threads = use_threads()
+        partial = np.zeros((threads, logits.shape[1]), dtype=array(d_bias).dtype)
+        _emission_gradient(
+            array(logits), array(bias), array(node), array(label), blank,
+            array(log_denominator), array(gamma_blank), array(gamma_label), partial,
+        )  # fmt: skip
+        array(d_bias)[:] += partial.sum(0)
+
+
+@njit(fastmath=SUMS, error_model="numpy", nogil=True)
+def _largest(row, bias):
+    best = s.order(s.load(row[0]) + bias[0])
+    for v in range(1, row.size):
+        key = s.order(s.load(row[v]) + bias[v])
+        best = key if key > best else best
+    return s.from_order(best, bias[0])
+
+
+@njit(fastmath=SUMS, error_model="numpy", nogil=True)
+def _log_sum_exp(row, bias):
+    top = _largest(row, bias)
+    total = s.type_of(top, 0.0)
+    for v in range(row.size):
+        total += s.exp(s.load(row[v]) + bias[v] - top)
+    return top + s.type_of(top, libm.log(total))
+
+
+@njit(error_model="numpy", cache=True, parallel=True, nogil=True)
+def _emission(logits, bias, node, label, blank, log_denominator, lp_blank, lp_label):
+    for r in prange(logits.shape[0]):
+        row, n, y = logits[r], node[r], label[r]
+        denominator = _log_sum_exp(row, bias)
+        log_denominator[n] = denominator
+        lp_blank[n] = s.load(row[blank]) + bias[blank] - denominator
+        lp_label[n] = s.load(row[y]) + bias[y] - denominator if y >= 0 else -np.inf
+
+
+@njit(fastmath=SUMS, error_model="numpy", nogil=True)
+def _gradient_row(row, bias, denominator, occupancy, column_sum):
+    smallest = s.type_of(denominator, 1e-37)  # products below this are denormal in float32: slow, and worth nothing
+    for v in range(row.size):
+        x = occupancy * s.exp(s.load(row[v]) + bias[v] - denominator)
+        x = s.type_of(x, 0.0) if abs(x) < smallest else x
+        column_sum[v] += x
+        row[v] = s.encode(x, row[v])
+
+
+@njit(error_model="numpy", cache=True, parallel=True, nogil=True)
+def _emission_gradient(logits, bias, node, label, blank, log_denominator, gamma_blank, gamma_label, partial):
+    rows, parts = logits.shape[0], partial.shape[0]
+    for part in prange(parts):
+        column_sum = partial[part]
+        for r in range(rows * part // parts, rows * (part + 1) // parts):
+            row, n, y = logits[r], node[r], label[r]
+            by_blank, by_label = gamma_blank[n], gamma_label[n]
+            occupancy = by_blank + by_label
+            if occupancy == 0.0:
+                row[:] = s.encode(occupancy, row[0])
+                continue
+            denominator = log_denominator[n]
+            # Both arcs' entries from the logits, before they are gone: the row may hold only eight bits of them after.
+            d_blank = occupancy * s.exp(s.load(row[blank]) + bias[blank] - denominator) - by_blank
+            d_label = s.type_of(d_blank, 0.0)
+            if y >= 0:
+                d_label = occupancy * s.exp(s.load(row[y]) + bias[y] - denominator) - by_label
+            _gradient_row(row, bias, denominator, occupancy, column_sum)
+            row[blank] = s.encode(d_blank, row[blank])
+            column_sum[blank] -= by_blank
+            if y >= 0:
+                row[y] = s.encode(d_label, row[y])
+                column_sum[y] -= by_label

@@ -1,0 +1,133 @@
+"""Exponentials that LLVM can vectorise, for float32 and float64.
+
+`math.exp` and `math.tanh` are calls into libm that no vectoriser enters. These are polynomials with a scale made from bits:
+e^x = 2^k e^r with k = round(x / ln 2), |r| <= ln 2 / 2. Rounding adds a large constant, so no float is ever
+converted to an integer and NaN stays NaN. The polynomials are Taylor series of e^r - 1 whose first dropped term is below
+half a unit in the last place at |r| = ln 2 / 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+# No `nnan` and no `ninf`: infinities and NaN are data here, and a kernel must hand them on.
+FLAGS = {"contract", "reassoc", "nsz", "arcp"}
+
+LOG2E = 1.4426950408889634
+LN2_HIGH32, LN2_LOW32 = np.float32(0.693359375), np.float32(-2.12194440e-4)
+LN2_HIGH64, LN2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+ROUND32, ROUND64 = np.float32(12582912.0), 6755399441055744.0  # 1.5 * 2^23, 1.5 * 2^52
+
+
+def _bitcast(source: types.Type, target: types.Type, llvm: ir.Type):
+    @intrinsic
+    def cast(typingctx, value):
+        def codegen(context, builder, signature, args):
+            return builder.bitcast(args[0], llvm)
+
+        return target(source), codegen
+
+    return cast
+
+
+bits_of_float32 = _bitcast(types.float32, types.int32, ir.IntType(32))
+float32_of_bits = _bitcast(types.int32, types.float32, ir.FloatType())
+bits_of_float64 = _bitcast(types.float64, types.int64, ir.IntType(64))
+float64_of_bits = _bitcast(types.int64, types.float64, ir.DoubleType())
+
+
+@njit(fastmath={"contract"})
+def _series32(r):
+    """e^r - 1 for |r| <= 0.35, float32."""
+    p = np.float32(1.0 / 5040.0)
+    p = p * r + np.float32(1.0 / 720.0)
+    p = p * r + np.float32(1.0 / 120.0)
+    p = p * r + np.float32(1.0 / 24.0)
+    p = p * r + np.float32(1.0 / 6.0)
+    p = p * r + np.float32(0.5)
+    return p * r * r + r
+
+
+@njit(fastmath={"contract"})
+def _reduce32(x):
+    """x = k ln 2 + r: returns r and 2^k. Contraction only: reassociation would cancel the rounding constant."""
+    shifted = x * np.float32(LOG2E) + ROUND32
+    k = shifted - ROUND32
+    r = (x - k * LN2_HIGH32) - k * LN2_LOW32
+    scale = float32_of_bits((bits_of_float32(shifted) + np.int32(127)) << np.int32(23))
+    return r, scale
+
+
+@njit(fastmath={"contract"})
+def exp32(x):
+    """e^x for x <= 88; below -87 the smallest normal number stands for zero. NaN stays NaN."""
+    x = np.float32(-87.0) if x < np.float32(-87.0) else x
+    r, scale = _reduce32(x)
+    return scale * _series32(r) + scale
+
+
+@njit(fastmath={"contract"})
+def expm132(x):
+    """e^x - 1 for |x| <= 80, without cancellation near 0."""
+    r, scale = _reduce32(x)
+    return scale * _series32(r) + (scale - np.float32(1.0))
+
+
+@njit(fastmath={"contract"})
+def _series64(r):
+    p = 1.0 / 87178291200.0
+    p = p * r + 1.0 / 6227020800.0
+    p = p * r + 1.0 / 479001600.0
+    p = p * r + 1.0 / 39916800.0
+    p = p * r + 1.0 / 3628800.0
+    p = p * r + 1.0 / 362880.0
+    p = p * r + 1.0 / 40320.0
+    p = p * r + 1.0 / 5040.0
+    p = p * r + 1.0 / 720.0
+    p = p * r + 1.0 / 120.0
+    p = p * r + 1.0 / 24.0
+    p = p * r + 1.0 / 6.0
+    p = p * r + 0.5
+    return p * r * r + r
+
+
+@njit(fastmath={"contract"})
+def _reduce64(x):
+    shifted = x * LOG2E + ROUND64
+    k = shifted - ROUND64
+    r = (x - k * LN2_HIGH64) - k * LN2_LOW64
+    scale = float64_of_bits((bits_of_float64(shifted) + np.int64(1023)) << np.int64(52))
+    return r, scale
+
+
+@njit(fastmath={"contract"})
+def exp64(x):
+    x = -708.0 if x < -708.0 else x
+    r, scale = _reduce64(x)
+    return scale * _series64(r) + scale
+
+
+@njit(fastmath={"contract"})
+def expm164(x):
+    r, scale = _reduce64(x)
+    return scale * _series64(r) + (scale - 1.0)
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def tanh32(x):
+    """tanh x = e / (e + 2) with e = e^2x - 1. From |x| = 9.1 on, float32 rounds to 1."""
+    x = np.float32(9.1) if x > np.float32(9.1) else x
+    x = np.float32(-9.1) if x < np.float32(-9.1) else x
+    e = expm132(np.float32(2.0) * x)
+    return e / (e + np.float32(2.0))
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def tanh64(x):
+    x = 19.1 if x > 19.1 else x
+    x = -19.1 if x < -19.1 else x
+    e = expm164(2.0 * x)
+    return e / (e + 2.0)

@@ -1,0 +1,71 @@
+"""The method "batched": what ordinary implementations do, on the padded 4-D tensor. The reference and the yardstick.
+
+Read it beside arXiv 2211.16270, section 2; the names are the paper's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from samplewise.kernels.eager.activation import activate, derivative
+from samplewise.kernels.layout import padded_table
+from samplewise.ops.problem import Gradients, Problem
+from samplewise.ops.samplewise import clear_unusable
+
+
+def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_nodes: int) -> Tensor:
+    """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
+    p, kernels = problem, problem.kernels
+    B, T, _ = p.encoder_out.shape
+    width = p.predictor_out.shape[1]  # U + 1
+    D = p.weight.shape[1]
+    real_node = (
+        _mask(p.lengths.frames, T, p.device)[:, :, None] & _mask([u + 1 for u in p.lengths.labels], width, p.device)[:, None]
+    )  # (B, T, U+1)
+
+    s = p.encoder_out[:, :, None] + p.predictor_out[:, None]  # (B, T, U+1, D)
+    s.masked_fill_(~real_node[..., None], 0.0)  # whatever the padding holds, NaN included, ends here
+    z = activate(s if p.activation not in ("gelu", "silu") else s.clone(), p.activation).to(p.compute).view(-1, D)  # f^J
+    h = z @ p.weight.t()  # f^O, (B T (U+1), V)
+
+    node = torch.arange(h.shape[0], device=p.device)
+    label = _labels(p, T, width)  # (B T (U+1),)
+    P_D, lp_blank, lp_label = (torch.empty(h.shape[0], dtype=p.real, device=p.device) for _ in range(3))
+    kernels.emission(h, p.bias, node, label, p.blank, P_D, lp_blank, lp_label)  # f^W_1
+
+    losses = weights.new_empty(B)
+    table = padded_table(p.lengths.frames, p.lengths.labels, T, width, p.device)
+    if gradients is None:
+        kernels.lattice(lp_blank, lp_label, table, weights, losses, None, None, block_nodes)  # f^W_2, f^W_3
+        return losses
+    gammas = [torch.zeros_like(P_D) for _ in range(2)]
+    kernels.lattice(lp_blank, lp_label, table, weights, losses, *gammas, block_nodes)
+
+    kernels.emission_gradient(h, p.bias, node, label, p.blank, P_D, *gammas, gradients.bias)  # f^W_4, in place
+    clear_unusable(z, table, losses)
+    if gradients.weight is not None:
+        gradients.weight += h.t() @ z
+    if gradients.wants_encodings:
+        dz = (h @ p.weight).to(p.real)
+        dz *= derivative(s.view(-1, D).to(p.real), z.to(p.real), p.activation)
+        dz.masked_fill_((gammas[0] + gammas[1] == 0)[:, None], 0.0)
+        dz = dz.view(B, T, width, D)
+        if gradients.encoder is not None:
+            gradients.encoder += dz.sum(2)
+        if gradients.predictor is not None:
+            gradients.predictor += dz.sum(1)
+    return losses
+
+
+def _mask(lengths: list[int], size: int, device: torch.device) -> Tensor:
+    """True where an index is within its utterance's length, (B, size)."""
+    return torch.arange(size, device=device)[None] < torch.tensor(lengths, device=device)[:, None]
+
+
+def _labels(problem: Problem, frames: int, width: int) -> Tensor:
+    """The next label of every padded node, -1 where there is none, as a flat (B T (U+1),) tensor."""
+    targets = torch.nn.functional.pad(problem.targets, (0, 1))[:, :width]
+    targets = torch.nn.functional.pad(targets, (0, width - targets.shape[1]))
+    within = _mask(problem.lengths.labels, width, problem.device)
+    return torch.where(within, targets, -1)[:, None].expand(-1, frames, -1).reshape(-1)

@@ -1,0 +1,45 @@
+"""What every backward of this package refuses, and what becomes of a loss that is not finite."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from samplewise.errors import TransducerError
+
+
+def once(ctx) -> None:
+    """Refuse a gradient of a gradient, and a second backward over the same graph: the first one has used up the gradients."""
+    if torch.is_grad_enabled():
+        raise TransducerError(
+            "double backward is not supported: the loss gives first derivatives alone (create_graph=True was asked for)"
+        )
+    if getattr(ctx, "used", False):
+        raise TransducerError(
+            "this loss was already backpropagated: its gradients are handed out once, so call the loss again instead of "
+            "retain_graph=True"
+        )
+    ctx.used = True
+
+
+def scale_once(gradient: Tensor, upstream: Tensor) -> Tensor:
+    """upstream times a gradient that nobody else holds: in place, so that no second copy of it is ever made.
+
+    Safe because `once` lets a saved gradient out one time only.
+    """
+    return gradient.mul_(upstream.to(gradient.dtype) if upstream.dtype.itemsize > gradient.dtype.itemsize else upstream)
+
+
+def finish_nonfinite(losses: Tensor, on_nonfinite: str) -> Tensor:
+    """Keep losses (B,) that are not finite, replace them by zero, or raise an error that names their utterances."""
+    if on_nonfinite == "keep":
+        return losses
+    bad = ~torch.isfinite(losses)
+    if on_nonfinite == "zero":
+        return losses.masked_fill(bad, 0.0)
+    guilty = bad.nonzero()[:, 0].tolist()
+    if guilty:
+        listed = ", ".join(f"utterance {b}: {losses[b].item()}" for b in guilty[:8])
+        more = f" and {len(guilty) - 8} more" if len(guilty) > 8 else ""
+        raise TransducerError(f"{len(guilty)} of {len(losses)} losses are not finite ({listed}{more})")
+    return losses

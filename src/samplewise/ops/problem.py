@@ -1,0 +1,119 @@
+"""One call of the loss as its passes see it: the inputs in one dtype, a group of utterances, and where gradients gather."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from samplewise.checks import Lengths
+from samplewise.kernels.layout import packed_table
+
+ENCODER, PREDICTOR, WEIGHT, BIAS = 1, 2, 4, 8  # which gradients are wanted, as bits
+
+
+def real_dtype(compute: torch.dtype) -> torch.dtype:
+    """The dtype of denominators, occupancies and gradient sums: float32, or float64 for float64 inputs."""
+    return torch.float64 if compute == torch.float64 else torch.float32
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs of the loss. encoder_out (B, T, D), predictor_out (B, U+1, D), weight (V, D) in the compute dtype, bias (V,) in
+    the real dtype, targets (B, U) int64, lengths on the host."""
+
+    encoder_out: Tensor
+    predictor_out: Tensor
+    weight: Tensor
+    bias: Tensor
+    targets: Tensor
+    lengths: Lengths
+    blank: int
+    activation: str
+    kernels: ModuleType
+
+    @property
+    def compute(self) -> torch.dtype:
+        return self.weight.dtype
+
+    @property
+    def real(self) -> torch.dtype:
+        return self.bias.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
+
+    def group(self, first: int, stop: int) -> Group:
+        """Utterances first..stop-1 with their nodes packed: no node stands for padding."""
+        frames, labels = self.lengths.frames[first:stop], self.lengths.labels[first:stop]
+        encoder_out, predictor_out = self.encoder_out[first:stop], self.predictor_out[first:stop]
+        targets = self.targets[first:stop]
+        table, nodes = packed_table(frames, labels, encoder_out.shape[1], predictor_out.shape[1], targets.shape[1], self.device)
+        return Group(
+            first, stop, table, nodes,
+            encoder_out.contiguous().flatten(0, 1), predictor_out.contiguous().flatten(0, 1), targets.contiguous().flatten(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some consecutive utterances: rows of their encodings, flat targets, and the table of their packed nodes."""
+
+    first: int
+    stop: int
+    table: Tensor
+    nodes: int
+    encoder_rows: Tensor
+    predictor_rows: Tensor
+    targets: Tensor
+
+
+@dataclass
+class Gradients:
+    """The gradients that are wanted. Weights and bias add up in the real dtype over all tiles; encodings by group."""
+
+    encoder: Tensor | None
+    predictor: Tensor | None
+    weight: Tensor | None
+    bias: Tensor
+    wants_bias: bool
+    _rows: tuple[Tensor | None, Tensor | None] = field(default=(None, None))
+
+    @classmethod
+    def of(cls, problem: Problem, wanted: int) -> Gradients:
+        def zeros(like: Tensor, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(like.shape, dtype=dtype, device=like.device)
+
+        p = problem
+        return cls(
+            encoder=zeros(p.encoder_out, p.encoder_out.dtype) if wanted & ENCODER else None,
+            predictor=zeros(p.predictor_out, p.predictor_out.dtype) if wanted & PREDICTOR else None,
+            weight=zeros(p.weight, p.real) if wanted & WEIGHT else None,
+            bias=zeros(p.bias, p.real),
+            wants_bias=bool(wanted & BIAS),
+        )
+
+    @property
+    def wants_encodings(self) -> bool:
+        return self.encoder is not None or self.predictor is not None
+
+    def open(self, problem: Problem, group: Group) -> tuple[Tensor, Tensor]:
+        """Rows that the group's tiles add to: views of the outputs, or buffers where the outputs have another dtype."""
+
+        def rows(output: Tensor | None, like: Tensor) -> Tensor:
+            if output is not None and output.dtype == problem.real:
+                return output[group.first : group.stop].flatten(0, 1)
+            return torch.zeros(like.shape, dtype=problem.real, device=like.device)
+
+        self._rows = (rows(self.encoder, group.encoder_rows), rows(self.predictor, group.predictor_rows))
+        return self._rows  # type: ignore[return-value]
+
+    def close(self, problem: Problem, group: Group) -> None:
+        """Round the buffers of a finished group into the outputs."""
+        for output, rows in zip((self.encoder, self.predictor), self._rows, strict=True):
+            if output is not None and output.dtype != problem.real and rows is not None:
+                output[group.first : group.stop] = rows.view_as(output[group.first : group.stop])
+        self._rows = (None, None)

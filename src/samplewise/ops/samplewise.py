@@ -1,0 +1,45 @@
+"""The method "samplewise": Algorithm 1 of arXiv 2211.16270.
+
+The encodings come batched; joint, output layer and loss run on a few utterances at a time, without padding. Their logits are
+held whole from the loss to the gradient, so nothing is computed twice, and are overwritten by the next utterances. Gradients of
+the output layer add up, and those of the encodings are handed back for the batched backward of the encoders. How many utterances
+are in flight follows from their lengths and the memory (the paper's dynamic parallelism).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from samplewise.kernels.layout import FRAMES, START, STRIDE
+from samplewise.ops.problem import Gradients, Problem
+from samplewise.ops.tiles import Emissions, Workspace, emission_tile, forward_tile, gradient_tile, run_lattice
+from samplewise.plan.planner import Schedule
+
+
+def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule) -> Tensor:
+    """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
+    losses = weights.new_empty(len(problem.lengths.frames))
+    wants_encodings = gradients is not None and gradients.wants_encodings
+    workspace = Workspace.of(problem, max(schedule.group_nodes), problem.weight.shape[0], wants_encodings)
+    for first, stop in schedule.groups:
+        group = problem.group(first, stop)
+        node = torch.arange(group.nodes, device=problem.device)
+        tile = workspace.head(group.nodes)
+        out = Emissions.empty(group.nodes, problem)
+        forward_tile(problem, group, node, tile)  # lines 5, 6
+        emission_tile(problem, node, tile, out)  # line 7: P_D
+        occupancy = run_lattice(problem, group, out, weights, losses, schedule.block_nodes, gradients is not None)
+        if gradients is not None:  # lines 8 to 11
+            clear_unusable(tile.z, group.table, losses[first:stop])
+            rows = gradients.open(problem, group)
+            gradient_tile(problem, group, node, tile, occupancy, gradients, rows)
+            gradients.close(problem, group)
+    return losses
+
+
+def clear_unusable(z: Tensor, table: Tensor, losses: Tensor) -> None:
+    """Zero the joint encodings (N, D) of utterances without a finite loss: zero times NaN would reach everybody's weights."""
+    for g in (~torch.isfinite(losses)).nonzero()[:, 0].tolist():
+        start, stride, frames = (int(table[g, column]) for column in (START, STRIDE, FRAMES))
+        z[start : start + frames * stride] = 0

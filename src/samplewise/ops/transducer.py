@@ -1,0 +1,196 @@
+"""The transducer loss as PyTorch operators: eager, `torch.compile`, autograd and autocast meet here.
+
+`transducer_sum` knows every utterance's weight beforehand, so it makes the gradients of the weighted sum in the forward, group
+by group, and keeps nothing else; the backward scales them. `transducer_each` returns every utterance's loss; its backward runs the
+passes again with the upstream gradients as weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from samplewise.checks import check_values
+from samplewise.kernels.backend import backend_for
+from samplewise.ops import batched, samplewise, tiled
+from samplewise.ops.guards import finish_nonfinite, once, scale_once
+from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, Gradients, Problem, real_dtype
+from samplewise.plan.budget import default_budget
+from samplewise.plan.planner import Sizes, schedule_batched, schedule_samplewise, schedule_tiled
+
+
+class Options(NamedTuple):
+    """What a call asks for, in the order in which the operators take it. memory_budget 0 and tolerance -1 mean the defaults."""
+
+    blank: int
+    activation: str
+    method: str
+    memory_budget: int
+    tolerance: float
+    compute_dtype: torch.dtype
+    on_nonfinite: str
+
+
+OPTION_TYPES = (
+    "int blank, str activation, str method, int memory_budget, float tolerance, ScalarType compute_dtype, str on_nonfinite"
+)
+INPUT_TYPES = (
+    "Tensor encoder_out, Tensor predictor_out, Tensor weight, Tensor? bias, Tensor targets, Tensor encoder_lengths, "
+    "Tensor target_lengths"
+)
+INPUTS, WANTED = 7, (ENCODER, PREDICTOR, WEIGHT, BIAS)
+
+
+def run(inputs: Sequence[Tensor | None], weights: Tensor, wanted: int, options: Options) -> tuple[Tensor, Gradients | None]:
+    """Losses (B,) float64 and the wanted gradients of sum_b weights[b] loss[b]."""
+    problem = _problem(inputs, options)
+    lengths = problem.lengths
+    sizes = Sizes(
+        lengths.frames, lengths.labels, problem.weight.shape[0], problem.weight.shape[1], problem.compute.itemsize,
+        problem.real.itemsize, bool(wanted), torch.get_num_threads() if problem.device.type == "cpu" else 1,
+    )  # fmt: skip
+    weights = weights.to(device=problem.device, dtype=torch.float64)
+    gradients = Gradients.of(problem, wanted) if wanted else None
+    budget, default = options.memory_budget or None, default_budget(problem.device)
+    tolerance = torch.finfo(problem.compute).eps if options.tolerance < 0 else options.tolerance
+    with torch.autocast(problem.device.type, enabled=False):
+        if options.method == "batched":
+            schedule = schedule_batched(sizes, budget, problem.encoder_out.shape[1], problem.predictor_out.shape[1])
+            losses = batched.run(problem, weights, gradients, schedule.block_nodes)
+        elif options.method == "samplewise":
+            losses = samplewise.run(problem, weights, gradients, schedule_samplewise(sizes, budget, default))
+        else:
+            losses = tiled.run(problem, weights, gradients, schedule_tiled(sizes, budget, default), tolerance)
+    return losses, gradients
+
+
+def _problem(inputs: Sequence[Tensor | None], options: Options) -> Problem:
+    encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths = inputs
+    assert encoder_out is not None and predictor_out is not None and weight is not None and targets is not None
+    assert encoder_lengths is not None and target_lengths is not None
+    lengths = check_values(
+        targets, encoder_lengths, target_lengths, frames=encoder_out.shape[1], tokens=predictor_out.shape[1],
+        classes=weight.shape[0], blank=options.blank,
+    )  # fmt: skip
+    real = real_dtype(options.compute_dtype)
+    bias = torch.zeros(weight.shape[0], dtype=real, device=weight.device) if bias is None else bias
+    return Problem(
+        encoder_out.detach(), predictor_out.detach(), weight.detach().to(options.compute_dtype).contiguous(),
+        bias.detach().to(real).contiguous(), targets.to(device=weight.device, dtype=torch.int64), lengths, options.blank,
+        options.activation, backend_for(weight.device),
+    )  # fmt: skip
+
+
+def _outputs(gradients: Gradients | None, inputs: Sequence[Tensor | None], wanted: int) -> list[Tensor]:
+    """The four gradients in their inputs' dtypes; an empty tensor for one that is not wanted."""
+    found = (gradients.encoder, gradients.predictor, gradients.weight, gradients.bias) if gradients else (None,) * 4
+    outputs = []
+    for bit, gradient, like in zip(WANTED, found, inputs, strict=False):
+        assert like is not None or not wanted & bit
+        outputs.append(gradient.to(like.dtype) if wanted & bit else inputs[0].new_empty(0))  # type: ignore[union-attr]
+    return outputs
+
+
+# --- losses added up with weights that are known beforehand ---------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "samplewise::transducer_sum",
+    mutates_args=(),
+    schema=f"({INPUT_TYPES}, Tensor loss_weights, int wanted, {OPTION_TYPES}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def transducer_sum(*arguments):
+    """(sum_b loss_weights[b] loss[b], losses (B,), d_encoder_out, d_predictor_out, d_weight, d_bias)."""
+    inputs, weights, wanted, options = (
+        arguments[:INPUTS],
+        arguments[INPUTS],
+        arguments[INPUTS + 1],
+        Options(*arguments[INPUTS + 2 :]),
+    )
+    losses, gradients = run(inputs, weights, wanted, options)
+    losses = finish_nonfinite(losses, options.on_nonfinite)
+    real = real_dtype(options.compute_dtype)
+    total = torch.dot(losses, weights.to(losses)).to(real)
+    return (total, losses.to(real), *_outputs(gradients, inputs, wanted))
+
+
+@transducer_sum.register_fake
+def _(*arguments):
+    inputs, wanted, options = arguments[:INPUTS], arguments[INPUTS + 1], Options(*arguments[INPUTS + 2 :])
+    encoder_out, real = inputs[0], real_dtype(options.compute_dtype)
+    gradients = [
+        torch.empty_like(like, memory_format=torch.contiguous_format) if wanted & bit else encoder_out.new_empty(0)
+        for bit, like in zip(WANTED, inputs, strict=False)
+    ]
+    return (
+        encoder_out.new_empty((), dtype=real),
+        encoder_out.new_empty(encoder_out.shape[0], dtype=real),
+        *gradients,
+    )
+
+
+def _sum_setup(ctx, inputs, output):
+    ctx.wanted = inputs[INPUTS + 1]
+    ctx.save_for_backward(*output[2:])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _sum_backward(ctx, upstream, *unused):
+    once(ctx)
+    gradients: list[Tensor | None] = [None] * (INPUTS + 2 + len(Options._fields))
+    if upstream is not None:
+        for i, (bit, gradient) in enumerate(zip(WANTED, ctx.saved_tensors, strict=True)):
+            if ctx.wanted & bit:
+                gradients[i] = scale_once(gradient, upstream)
+    return tuple(gradients)
+
+
+transducer_sum.register_autograd(_sum_backward, setup_context=_sum_setup)
+
+
+# --- every utterance's loss ------------------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "samplewise::transducer_each",
+    mutates_args=(),
+    schema=f"({INPUT_TYPES}, int wanted, {OPTION_TYPES}) -> Tensor",
+)
+def transducer_each(*arguments):
+    """Losses (B,)."""
+    inputs, options = arguments[:INPUTS], Options(*arguments[INPUTS + 1 :])
+    losses, _ = run(inputs, torch.ones(inputs[0].shape[0]), 0, options)
+    return finish_nonfinite(losses, options.on_nonfinite).to(real_dtype(options.compute_dtype))
+
+
+@transducer_each.register_fake
+def _(*arguments):
+    encoder_out, options = arguments[0], Options(*arguments[INPUTS + 1 :])
+    return encoder_out.new_empty(encoder_out.shape[0], dtype=real_dtype(options.compute_dtype))
+
+
+def _each_setup(ctx, inputs, output):
+    ctx.bias_at = inputs[3] is not None
+    ctx.save_for_backward(*(tensor for tensor in inputs[:INPUTS] if tensor is not None))
+    ctx.wanted, ctx.options = inputs[INPUTS], inputs[INPUTS + 1 :]
+
+
+def _each_backward(ctx, upstream):
+    once(ctx)
+    inputs = list(ctx.saved_tensors)
+    if not ctx.bias_at:
+        inputs.insert(3, None)
+    found = transducer_sum(*inputs, upstream, ctx.wanted, *ctx.options)[2:]
+    gradients: list[Tensor | None] = [None] * (INPUTS + 1 + len(Options._fields))
+    for i, (bit, gradient) in enumerate(zip(WANTED, found, strict=True)):
+        if ctx.wanted & bit:
+            gradients[i] = gradient
+    return tuple(gradients)
+
+
+transducer_each.register_autograd(_each_backward, setup_context=_each_setup)

@@ -1,0 +1,124 @@
+"""How a batch is cut: which utterances form a group, and how many nodes a tile. Integers in, integers out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from samplewise.errors import TransducerError
+from samplewise.plan.budget import show_bytes
+
+BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of rows (1 MiB of float64)
+TILE_BYTES = 8 << 20  # z, h and dz of a tile stay near the caches
+SMALLEST_TILE, LARGEST_TILE = 128, 4096
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the cost of a call depends on. Lengths are those of the utterances; bytes of a compute and a real element."""
+
+    frames: Sequence[int]
+    labels: Sequence[int]
+    classes: int
+    dim: int
+    compute_bytes: int
+    real_bytes: int
+    gradient: bool
+    threads: int = 1
+
+    @property
+    def nodes(self) -> list[int]:
+        return [t * (u + 1) for t, u in zip(self.frames, self.labels, strict=True)]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Groups of consecutive utterances (first, stop), their node counts, the rows of a tile, and the bytes that this takes."""
+
+    method: str
+    groups: list[tuple[int, int]]
+    group_nodes: list[int]
+    tile_rows: int
+    block_nodes: int
+    workspace: int
+
+
+def row_bytes(sizes: Sizes) -> int:
+    """A row of a tile: z, h, dz where there are gradients, and four indices."""
+    return sizes.compute_bytes * (sizes.classes + sizes.dim * (2 if sizes.gradient else 1)) + 32
+
+
+def node_bytes(sizes: Sizes) -> int:
+    """A node of a group: three floats, and its place in the list of active nodes."""
+    return 3 * sizes.real_bytes + (8 if sizes.gradient else 0)
+
+
+def fixed_bytes(sizes: Sizes) -> int:
+    """What does not depend on the batch: the weight in the compute dtype, sums in the real one, lattice and select a thread."""
+    low_precision = sizes.compute_bytes < sizes.real_bytes
+    weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision else 0
+    lattice = min(BLOCK_NODES, max(sizes.nodes)) * 8 * sizes.threads
+    return weight + lattice + sizes.threads * (sizes.classes * sizes.real_bytes + (1 << 19))
+
+
+def schedule_tiled(sizes: Sizes, budget: int | None, default: int) -> Schedule:
+    """Tiles near the caches, and as many utterances a group as the rest of the budget holds."""
+    nodes = sizes.nodes
+    row, node, fixed = row_bytes(sizes), node_bytes(sizes), fixed_bytes(sizes)
+    wanted = max(SMALLEST_TILE, min(LARGEST_TILE, TILE_BYTES // row))
+    wanted = min(wanted, sum(nodes))
+    floor = fixed + node * max(nodes)
+    if budget is None:
+        budget = max(default, floor + row * wanted)
+    least = floor + row * min(wanted, 16)
+    if budget < least:
+        refuse("tiled", budget, least, sizes)
+    tile = min(wanted, (budget - floor) // row)
+    groups = cut(nodes, (budget - fixed - row * tile) // node)
+    counts = [sum(nodes[first:stop]) for first, stop in groups]
+    return Schedule("tiled", groups, counts, tile, BLOCK_NODES, fixed + row * tile + node * max(counts))
+
+
+def schedule_samplewise(sizes: Sizes, budget: int | None, default: int) -> Schedule:
+    """As many utterances in flight as the budget holds with their logits; at least one."""
+    nodes = sizes.nodes
+    per_node, fixed = row_bytes(sizes) + node_bytes(sizes), fixed_bytes(sizes)
+    least = fixed + per_node * max(nodes)
+    if budget is None:
+        budget = max(default, least)
+    if budget < least:
+        refuse("samplewise", budget, least, sizes)
+    groups = cut(nodes, (budget - fixed) // per_node)
+    counts = [sum(nodes[first:stop]) for first, stop in groups]
+    return Schedule("samplewise", groups, counts, max(counts), BLOCK_NODES, fixed + per_node * max(counts))
+
+
+def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padded_width: int) -> Schedule:
+    """Everything at once, padding included."""
+    batch = len(sizes.frames)
+    nodes = batch * padded_frames * padded_width
+    least = fixed_bytes(sizes) + nodes * (row_bytes(sizes) + node_bytes(sizes) + 2 * sizes.dim * sizes.real_bytes)
+    if budget is not None and budget < least:
+        refuse("batched", budget, least, sizes)
+    return Schedule("batched", [(0, batch)], [nodes], nodes, BLOCK_NODES, least)
+
+
+def cut(nodes: Sequence[int], capacity: int) -> list[tuple[int, int]]:
+    """Consecutive utterances, at least one and at most `capacity` nodes a group."""
+    groups, first, held = [], 0, 0
+    for b, count in enumerate(nodes):
+        if b > first and held + count > capacity:
+            groups.append((first, b))
+            first, held = b, 0
+        held += count
+    groups.append((first, len(nodes)))
+    return groups
+
+
+def refuse(method: str, budget: int, least: int, sizes: Sizes) -> None:
+    longest = max(range(len(sizes.nodes)), key=sizes.nodes.__getitem__)
+    raise TransducerError(
+        f'memory_budget is {budget} bytes ({show_bytes(budget)}), but method "{method}" needs at least {least} '
+        f"({show_bytes(least)}) for this batch; its largest utterance is {longest}, of {sizes.frames[longest]} frames and "
+        f"{sizes.labels[longest]} labels"
+    )
