@@ -1,0 +1,149 @@
+"""Word errors and loss of a model on a corpus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jiwer
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from samplewise.asr.decode import greedy
+from samplewise.asr.examples import Batch, EvaluationExamples, Example, collate
+from samplewise.asr.model import Transducer
+from samplewise.asr.problems import UserError
+
+
+@dataclass(frozen=True)
+class WordErrors:
+    """Counts over a set of utterances; `wer` is the ratio of their sums, not a mean of ratios."""
+
+    words: int = 0
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+    utterances: int = 0
+    utterances_wrong: int = 0
+
+    @property
+    def errors(self) -> int:
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def wer(self) -> float:
+        """(substitutions + deletions + insertions) / words of the references."""
+        return self.errors / self.words if self.words else float("nan")
+
+    def __str__(self) -> str:
+        return (
+            f"WER {100 * self.wer:.2f}% ({self.errors} errors in {self.words} words: {self.insertions} insertions, "
+            f"{self.deletions} deletions, {self.substitutions} substitutions; "
+            f"{self.utterances - self.utterances_wrong} of {self.utterances} utterances right)"
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"wer": self.wer, **self.__dict__}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model on a corpus.
+
+    Attributes:
+        nats_per_label: the transducer loss, summed over the utterances, divided by the number of their labels.
+        by_speaker: errors of each speaker, if there are several.
+        texts: (key, reference, hypothesis) of every utterance.
+    """
+
+    errors: WordErrors
+    nats_per_label: float
+    by_speaker: dict[str, WordErrors]
+    texts: list[tuple[str, str, str]]
+    seconds: float
+
+    def to_plain(self) -> dict[str, Any]:
+        speakers = {name: errors.to_plain() for name, errors in self.by_speaker.items()}
+        return {**self.errors.to_plain(), "nats_per_label": self.nats_per_label, "by_speaker": speakers}
+
+
+def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> WordErrors:
+    """Word errors of the best alignments, counted over all utterances."""
+    if not references:
+        return WordErrors()
+    aligned = jiwer.process_words(list(references), list(hypotheses))
+    wrong = sum(reference != hypothesis for reference, hypothesis in zip(references, hypotheses, strict=True))
+    return WordErrors(
+        words=aligned.hits + aligned.substitutions + aligned.deletions,
+        substitutions=aligned.substitutions,
+        deletions=aligned.deletions,
+        insertions=aligned.insertions,
+        utterances=len(references),
+        utterances_wrong=wrong,
+    )
+
+
+@torch.no_grad()
+def evaluate(
+    model: Transducer,
+    examples: EvaluationExamples,
+    decode: Callable[[Sequence[int]], str],
+    *,
+    max_symbols: int,
+    batch_size: int,
+    quiet: bool = False,
+) -> Evaluation:
+    """Decode and score all examples.
+
+    Args:
+        model: is put in evaluation mode, and back.
+        decode: from labels to text.
+        max_symbols: bound on the labels of one encoder frame.
+        batch_size: utterances at a time.
+        quiet: show no progress bar.
+
+    Raises:
+        UserError: there is no example to score.
+    """
+    if not len(examples):
+        raise UserError(f"nothing to evaluate: no usable utterance\n{examples.bad.report()}".rstrip())
+    started = time.monotonic()
+    training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    texts: list[tuple[str, str, str]] = []
+    speakers: list[str] = []
+    nats = labels = 0.0
+    batches = list(in_batches(examples.examples, batch_size))
+    for batch in track(batches, "evaluating", console=Console(stderr=True), disable=quiet):
+        inputs = [batch[name].to(device) for name in ("features", "feature_lengths", "targets", "target_lengths")]
+        nats += float(model(*inputs)["transducer"]) * len(batch["keys"])
+        labels += float(batch["target_lengths"].sum())
+        hypotheses = [decode(found) for found in greedy(model, inputs[0], inputs[1], max_symbols)]
+        texts += list(zip(batch["keys"], batch["texts"], hypotheses, strict=True))
+        speakers += batch["speakers"]
+    model.train(training)
+    errors = errors_of(texts)
+    return Evaluation(errors, nats / labels, per_speaker(texts, speakers), texts, time.monotonic() - started)
+
+
+def in_batches(examples: Sequence[Example], size: int) -> Iterator[Batch]:
+    """Batches of examples of like length; the order has no influence on the scores."""
+    ordered = sorted(examples, key=lambda example: len(example.features))
+    for start in range(0, len(ordered), size):
+        yield collate(ordered[start : start + size])
+
+
+def errors_of(texts: Sequence[tuple[str, str, str]]) -> WordErrors:
+    return count_errors([reference for _, reference, _ in texts], [hypothesis for _, _, hypothesis in texts])
+
+
+def per_speaker(texts: Sequence[tuple[str, str, str]], speakers: Sequence[str]) -> dict[str, WordErrors]:
+    names = sorted(set(speakers))
+    if len(names) < 2:
+        return {}
+    pairs = list(zip(speakers, texts, strict=True))
+    return {name: errors_of([text for speaker, text in pairs if speaker == name]) for name in names}

@@ -1,0 +1,182 @@
+"""From a corpus to batches: texts to classes, samples to features, every utterance checked, an endless order of them.
+
+The training data are one stream of (epoch, index) pairs as long as the whole run, so a position in it is a number of
+batches and a run resumes by skipping that many; nothing has to be told the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Sampler
+
+from samplewise.asr.corpus import Corpus, Utterance
+from samplewise.asr.features import Features
+from samplewise.asr.problems import BadDataError, BadDataLog, UserError
+from samplewise.asr.tokenizer import OutOfVocabularyError, Tokenizer
+
+ORDER = 3  # the stream of random numbers that orders are drawn from, beside those of corpus.py
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One utterance ready for the model: features (F, M), targets (U,), and who it is."""
+
+    features: torch.Tensor
+    targets: torch.Tensor
+    key: str
+    text: str
+    speaker: str
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Turns utterances into examples; raises BadDataError for those that cannot be learnt from or scored.
+
+    Attributes:
+        output_length: the encoder's own formula, from feature frames to encoder frames.
+        needs_ctc_path: labels must fit into the encoder frames, repeated ones with a blank between (CTC); a transducer
+            alone needs a single frame.
+    """
+
+    features: Features
+    tokenizer: Tokenizer
+    output_length: Callable[[int], int]
+    needs_ctc_path: bool
+
+    def __call__(self, utterance: Utterance) -> Example:
+        try:
+            targets = self.tokenizer.encode(utterance.text)
+        except OutOfVocabularyError as error:
+            raise BadDataError(utterance.key, "character outside the vocabulary", str(error)) from None
+        if not targets:
+            raise BadDataError(utterance.key, "empty transcript")
+        features = self.features(utterance.samples)
+        frames = self.output_length(len(features))
+        repeats = sum(a == b for a, b in pairwise(targets))
+        needed = len(targets) + repeats if self.needs_ctc_path else 1
+        if frames < needed:
+            detail = f"{frames} encoder frames for {len(targets)} labels, at least {needed} needed"
+            raise BadDataError(utterance.key, "too few frames", detail)
+        text = self.tokenizer.normalise(utterance.text)
+        return Example(features, torch.tensor(targets), utterance.key, text, utterance.speaker)
+
+
+class TrainingExamples(Dataset):
+    """Examples by (epoch, index). Instead of an unusable utterance its next usable neighbour is taken, so that batches
+    stay full and equal on all ranks; which ones those are goes to `bad`."""
+
+    def __init__(self, corpus: Corpus, prepare: Preparation, bad: BadDataLog):
+        self.corpus = corpus
+        self.prepare = prepare
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+    def __getitem__(self, where: tuple[int, int]) -> Example:
+        epoch, index = where
+        for offset in range(len(self.corpus)):
+            try:
+                return checked(self.corpus, self.prepare, epoch, (index + offset) % len(self.corpus))
+            except BadDataError as error:
+                self.bad.add(error.problem)
+        raise UserError(f"not one utterance of the training data can be used\n{self.bad.report()}".rstrip())
+
+
+class EvaluationExamples(Dataset):
+    """The usable examples of a corpus, all made at once; what is unusable goes to `bad`."""
+
+    def __init__(self, corpus: Corpus, prepare: Preparation, bad: BadDataLog):
+        self.examples: list[Example] = []
+        self.bad = bad
+        for index in range(len(corpus)):
+            try:
+                self.examples.append(checked(corpus, prepare, 0, index))
+            except BadDataError as error:
+                bad.add(error.problem)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.examples[index]
+
+
+def checked(corpus: Corpus, prepare: Preparation, epoch: int, index: int) -> Example:
+    return prepare(corpus.utterance(epoch, index))
+
+
+class Stream(Sampler):
+    """(epoch, index) pairs for the whole training, `length` of them; the same for the same seed.
+
+    Every epoch is a new permutation. Within pools of `pool * group` consecutive utterances those of like length stand
+    together and the groups are shuffled, which saves padding: `group` is the number of utterances of one optimiser
+    step, over all processes.
+    """
+
+    def __init__(self, corpus: Corpus, *, seed: int, length: int, group: int, pool: int):
+        self.corpus = corpus
+        self.seed = seed
+        self.length = length
+        self.group = group
+        self.pool = pool
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        size = self.pool * self.group
+        pending: list[tuple[int, int]] = []
+        given = 0
+        for number, where in enumerate(self._permutations()):
+            pending.append(where)
+            if len(pending) < size and number + 1 < self.length:
+                continue
+            for chosen in self._by_length(pending, number):
+                yield chosen
+                given += 1
+            if given >= self.length:
+                return
+            pending = []
+
+    def _permutations(self) -> Iterator[tuple[int, int]]:
+        epoch = 0
+        while True:
+            rng = np.random.default_rng((self.seed, ORDER, epoch))
+            yield from ((epoch, int(index)) for index in rng.permutation(len(self.corpus)))
+            epoch += 1
+
+    def _by_length(self, pairs: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
+        if self.pool == 1:
+            return pairs
+        pairs = sorted(pairs, key=lambda where: self.corpus.seconds(*where))
+        groups = [pairs[i : i + self.group] for i in range(0, len(pairs), self.group)]
+        order = np.random.default_rng((self.seed, ORDER, 0, number)).permutation(len(groups))
+        return [where for i in order for where in groups[i]]
+
+
+def collate(examples: Sequence[Example]) -> Batch:
+    """Pad examples into a batch.
+
+    Returns:
+        `features` (B, F, M), `feature_lengths` (B,), `targets` (B, U), `target_lengths` (B,), and the lists `keys`,
+        `texts`, `speakers`.
+    """
+    features = torch.nn.utils.rnn.pad_sequence([example.features for example in examples], batch_first=True)
+    targets = torch.nn.utils.rnn.pad_sequence([example.targets for example in examples], batch_first=True)
+    return {
+        "features": features,  # (B, F, M)
+        "feature_lengths": torch.tensor([len(example.features) for example in examples]),
+        "targets": targets,  # (B, U)
+        "target_lengths": torch.tensor([len(example.targets) for example in examples]),
+        "keys": [example.key for example in examples],
+        "texts": [example.text for example in examples],
+        "speakers": [example.speaker for example in examples],
+    }

@@ -1,0 +1,152 @@
+"""Peak memory of the joint and the loss, forward and backward, measured in a fresh process.
+
+In a process that has trained already an allocator hands out memory that other layers gave back, and the growth of its
+resident memory says little. So a new process makes random encodings with the lengths of a given batch, runs a tiny
+batch first (threads start, kernels are compiled), and then measures how far its peak resident memory rises above what
+it held before, during `Joiner.loss` and its backward. Projections, workspace and all gradients are part of it; the
+encoder's and predictor's outputs themselves are not. On a GPU the growth of the allocator's peak is taken instead.
+
+    python -m samplewise.asr.memory '{"encoder_lengths": [50, 40], "target_lengths": [9, 7], "vocab_size": 17, ...}'
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from samplewise import Joiner
+
+FLOAT_BYTES = 4
+TIMEOUT = 300  # seconds
+
+
+@dataclass(frozen=True)
+class LossStep:
+    """The shapes and options of one call of `Joiner.loss`."""
+
+    encoder_lengths: list[int]
+    target_lengths: list[int]
+    encoder_dim: int
+    predictor_dim: int
+    joint_dim: int
+    vocab_size: int
+    activation: str
+    method: str
+    memory_budget: int | str | None
+
+    @property
+    def padded_nodes(self) -> int:
+        """B * T * (U+1) of the padded batch."""
+        return len(self.encoder_lengths) * max(self.encoder_lengths) * (max(self.target_lengths) + 1)
+
+    @property
+    def logits_bytes(self) -> int:
+        """Bytes of one float32 copy of the logits (B, T, U+1, V); ordinary implementations keep one to four."""
+        return self.padded_nodes * self.vocab_size * FLOAT_BYTES
+
+    @property
+    def joint_bytes(self) -> int:
+        """Bytes of one float32 copy of the joint encodings (B, T, U+1, D), which the logits are made from."""
+        return self.padded_nodes * self.joint_dim * FLOAT_BYTES
+
+
+def measure(step: LossStep) -> dict[str, Any]:
+    """Run `step` in a new process.
+
+    Returns:
+        `peak_bytes` (None where this system gives no peak), `method` of measurement, and the sizes of what is never
+        built: `logits_bytes`, `joint_bytes`.
+    """
+    command = [sys.executable, "-m", "samplewise.asr.memory", json.dumps(asdict(step))]
+    sizes = {"logits_bytes": step.logits_bytes, "joint_bytes": step.joint_bytes}
+    shape = [len(step.encoder_lengths), max(step.encoder_lengths), max(step.target_lengths) + 1, step.vocab_size]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True)
+        peak, how = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.SubprocessError, ValueError, IndexError) as error:
+        peak, how = None, f"not measured: {error}"
+    return {"peak_bytes": peak, "measured_as": how, "logits_shape": shape, **sizes}
+
+
+def describe(memory: dict[str, Any]) -> str:
+    """The measurement in one line."""
+    batch, frames, rows, classes = memory["logits_shape"]
+    peak = memory["peak_bytes"]
+    took = f"{peak / 2**20:.1f} MiB at its peak" if peak is not None else f"peak {memory['measured_as']}"
+    return (
+        f"memory of the joint and the loss, forward and backward, on the largest batch: {took} ({memory['measured_as']}); "
+        f"the full 4-D logits ({batch}, {frames}, {rows}, {classes}) alone: {memory['logits_bytes'] / 2**20:.1f} MiB, "
+        f"the joint encodings under them {memory['joint_bytes'] / 2**20:.1f} MiB, each once to four times"
+    )
+
+
+def main(text: str) -> None:
+    step = LossStep(**json.loads(text))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    joiner = Joiner(step.encoder_dim, step.predictor_dim, step.joint_dim, step.vocab_size, activation=step.activation).to(
+        device
+    )
+    for lengths in (([4, 3], [2, 1]), (step.encoder_lengths, step.target_lengths)):
+        joiner.zero_grad(set_to_none=True)
+        inputs = random_inputs(step, *lengths, device=device)
+        start = begin(device)
+        loss = joiner.loss(*inputs, blank=0, reduction="mean", method=step.method, memory_budget=step.memory_budget)
+        loss.backward()
+        peak, how = end(device)
+        del inputs, loss
+    print(json.dumps([None if peak is None else max(0, peak - start), how]))
+
+
+def random_inputs(step: LossStep, frames: list[int], labels: list[int], device: str) -> list[torch.Tensor]:
+    batch = len(frames)
+    encoder_out = torch.randn(batch, max(frames), step.encoder_dim, device=device, requires_grad=True)
+    predictor_out = torch.randn(batch, max(labels) + 1, step.predictor_dim, device=device, requires_grad=True)
+    targets = torch.randint(1, step.vocab_size, (batch, max(labels)), device=device)
+    lengths = [torch.tensor(numbers, device=device) for numbers in (frames, labels)]
+    return [encoder_out, predictor_out, targets, *lengths]
+
+
+def begin(device: str) -> int:
+    """Give back what is free, forget earlier peaks; the bytes held now."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+        if trim is not None:
+            trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+        return proc_status("VmRSS") or 0
+    return 0
+
+
+def end(device: str) -> tuple[int | None, str]:
+    """Peak bytes since `begin`, and what they are a peak of."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated(), "growth of the GPU allocator's peak, fresh process"
+    if sys.platform == "linux":
+        return proc_status("VmHWM"), "growth of peak resident memory, fresh process"
+    return None, "not measured on this system"
+
+
+def proc_status(name: str) -> int | None:
+    """A size of this process from /proc, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

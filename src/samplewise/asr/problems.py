@@ -1,0 +1,102 @@
+"""What can be wrong with a command or with the data, said so that its reader can act on it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+class UserError(Exception):
+    """A command, a recipe or a data set that cannot be used; the message says what to do. Shown without traceback."""
+
+
+@dataclass(frozen=True)
+class BadData:
+    """One utterance that cannot be used.
+
+    Attributes:
+        key: which one: a path, or a manifest and its line.
+        reason: the kind of fault, the same words for all of its kind, to be counted.
+        detail: what was found, with its numbers.
+    """
+
+    key: str
+    reason: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
+
+
+class BadDataError(Exception):
+    """Raised where an utterance proves unusable; `problem` tells which and why."""
+
+    def __init__(self, key: str, reason: str, detail: str = ""):
+        self.problem = BadData(key, reason, detail)
+        super().__init__(str(self.problem))
+
+    def __reduce__(self) -> tuple:  # an exception of three arguments has to say how it crosses to another process
+        return (BadDataError, (self.problem.key, self.problem.reason, self.problem.detail))
+
+
+class BadDataLog:
+    """Counts the utterances left out; refuses the first one where the recipe says `on_bad_data: raise`.
+
+    With a `path` every new problem is also a line of that JSON-lines file. Data-loader workers and ranks append
+    to the same file, and a resumed run goes on with it, so the report at the end tells of all of them.
+    """
+
+    def __init__(self, policy: str = "skip", path: Path | None = None):
+        self.policy = policy
+        self.path = path
+        self._seen: dict[tuple[str, str], BadData] = {}
+
+    def add(self, problem: BadData) -> None:
+        """Note the problem once; raise UserError if bad data is refused."""
+        if self.policy == "raise":
+            raise UserError(
+                f"{problem}\nThis recipe refuses bad data (on_bad_data: raise); repair or remove the utterance, "
+                "or set on_bad_data: skip to leave such utterances out."
+            )
+        where = (problem.key, problem.reason)
+        if where in self._seen:
+            return
+        self._seen[where] = problem
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(problem), ensure_ascii=False) + "\n")
+
+    def problems(self) -> list[BadData]:
+        """All problems so far, those noted by other processes included."""
+        found = dict(self._seen)
+        if self.path is not None and self.path.exists():
+            for line in self.path.read_text(encoding="utf-8").splitlines():
+                try:
+                    problem = BadData(**json.loads(line))
+                except (ValueError, TypeError):  # the last line of a killed run may be half a line
+                    continue
+                found.setdefault((problem.key, problem.reason), problem)
+        return list(found.values())
+
+    def counts(self) -> dict[str, int]:
+        """How many utterances were left out for each reason."""
+        return dict(Counter(problem.reason for problem in self.problems()).most_common())
+
+    def report(self, examples: int = 3) -> str:
+        """A few lines for the end of a run; empty when nothing was left out."""
+        problems = self.problems()
+        if not problems:
+            return ""
+        utterances = len({problem.key for problem in problems})
+        lines = [f"skipped {utterances} utterance{'s' if utterances > 1 else ''}:"]
+        for reason, count in self.counts().items():
+            named = [problem for problem in problems if problem.reason == reason][:examples]
+            lines.append(f"  {count} x {reason}")
+            lines += [f"    {problem.key}" + (f": {problem.detail}" if problem.detail else "") for problem in named]
+            if count > len(named):
+                lines.append(f"    and {count - len(named)} more")
+        if self.path is not None:
+            lines.append(f"  all of them are listed in {self.path}")
+        return "\n".join(lines)

@@ -1,0 +1,324 @@
+"""A recipe: everything a training run depends on, as one tree of frozen dataclasses loaded from YAML.
+
+A group of keys with a `kind` is one of several dataclasses; a new encoder, tokenizer, feature or data set adds its
+options to the union here and its code to the registry of its own file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from samplewise.asr.problems import UserError
+from samplewise.asr.typed import build, plain, set_key, suggest
+
+
+def positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be greater than 0, got {value}")
+
+
+def at_least_zero(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def share(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be at least 0 and less than 1, got {value}")
+
+
+@dataclass(frozen=True)
+class DigitStringsOptions:
+    """Strings of spoken digits of one speaker, put together from single recordings as they are needed.
+
+    Attributes:
+        digits: fewest and most digits of a string.
+        pause: shortest and longest pause before, between and after the digits, in seconds.
+        gain_db: a training string is made up to this much louder or softer (dB).
+        noise_db: lowest and highest level of the noise under a training string, relative to its speech (dB).
+        strings_per_epoch: after so many training strings their order is drawn again.
+        valid_strings: fixed strings of recordings kept from training, to watch a run by; 0 uses all for training.
+        test_strings: fixed strings of the test recordings.
+    """
+
+    kind: Literal["digit_strings"] = "digit_strings"
+    digits: tuple[int, int] = (3, 7)
+    pause: tuple[float, float] = (0.05, 0.35)
+    gain_db: float = 6.0
+    noise_db: tuple[float, float] = (-60.0, -30.0)
+    strings_per_epoch: int = 6400
+    valid_strings: int = 60
+    test_strings: int = 300
+
+    def __post_init__(self) -> None:
+        positive(strings_per_epoch=self.strings_per_epoch, test_strings=self.test_strings)
+        at_least_zero(valid_strings=self.valid_strings, gain_db=self.gain_db)
+        if not 1 <= self.digits[0] <= self.digits[1]:
+            raise ValueError(f"digits must be [fewest, most] with 1 <= fewest <= most, got {list(self.digits)}")
+        if not 0 <= self.pause[0] <= self.pause[1]:
+            raise ValueError(f"pause must be [shortest, longest] seconds, got {list(self.pause)}")
+        if not self.noise_db[0] <= self.noise_db[1]:
+            raise ValueError(f"noise_db must be [lowest, highest], got {list(self.noise_db)}")
+
+
+@dataclass(frozen=True)
+class SubsetOptions:
+    """Lines of a manifest: all of them, or those whose `split` is the one named."""
+
+    manifest: str
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class ManifestOptions:
+    """Utterances listed in JSON-lines files, `{"audio": PATH, "text": TEXT, ...}` a line.
+
+    Attributes:
+        root: the directory that manifests and audio paths are relative to; `--data` replaces it.
+    """
+
+    train: SubsetOptions
+    kind: Literal["manifest"] = "manifest"
+    root: str = "."
+    valid: SubsetOptions | None = None
+    test: SubsetOptions | None = None
+
+
+@dataclass(frozen=True)
+class LogMelOptions:
+    """Log energies of mel-spaced bands.
+
+    Attributes:
+        sample_rate: audio is resampled to it (Hz).
+        mels: number of bands between `low` and `high` Hz (`high` null: half the sampling rate).
+        window, hop: length and distance of the frames, in seconds.
+        normalise: make every band of an utterance zero mean and unit variance.
+    """
+
+    kind: Literal["log_mel"] = "log_mel"
+    sample_rate: int = 16000
+    mels: int = 80
+    window: float = 0.025
+    hop: float = 0.01
+    low: float = 20.0
+    high: float | None = None
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        positive(sample_rate=self.sample_rate, mels=self.mels, window=self.window, hop=self.hop)
+        top = self.sample_rate / 2
+        if not 0 <= self.low < (top if self.high is None else self.high) <= top:
+            raise ValueError(f"low and high must lie in order between 0 and {top:g} Hz, got {self.low}, {self.high}")
+
+
+@dataclass(frozen=True)
+class CharactersOptions:
+    """Every character is a class.
+
+    Attributes:
+        characters: all that may occur, the space included; null collects them from the training texts.
+        lowercase: texts are put in lower case first.
+    """
+
+    kind: Literal["characters"] = "characters"
+    characters: str | None = None
+    lowercase: bool = True
+
+
+@dataclass(frozen=True)
+class LSTMOptions:
+    """A bidirectional LSTM over stacked frames.
+
+    Attributes:
+        stack: so many feature frames become one encoder frame.
+        layers, hidden: number of layers, cells a layer and direction.
+        dropout: between the layers and after the last.
+    """
+
+    kind: Literal["lstm"] = "lstm"
+    stack: int = 4
+    layers: int = 2
+    hidden: int = 160
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive(stack=self.stack, layers=self.layers, hidden=self.hidden)
+        share(dropout=self.dropout)
+
+
+@dataclass(frozen=True)
+class PredictorOptions:
+    """A recurrent network over the labels so far."""
+
+    kind: Literal["lstm", "gru"] = "lstm"
+    embedding: int = 64
+    hidden: int = 128
+    layers: int = 1
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive(embedding=self.embedding, hidden=self.hidden, layers=self.layers)
+        share(dropout=self.dropout)
+
+
+@dataclass(frozen=True)
+class JoinerOptions:
+    """Width and activation of the joint encoding."""
+
+    dim: int = 128
+    activation: Literal["tanh", "relu", "sigmoid", "gelu", "silu", "identity"] = "tanh"
+
+    def __post_init__(self) -> None:
+        positive(dim=self.dim)
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """How `samplewise.transducer_loss` is called, and the weight of the auxiliary CTC loss.
+
+    The loss is the mean over the utterances of the batch; batches are equal on all ranks and in all accumulation
+    steps, so the mean over everything is the mean of these means.
+
+    Attributes:
+        method: see `samplewise.transducer_loss`.
+        memory_budget: workspace of the joint and the loss, bytes or text such as 64MiB; null leaves the choice to it.
+        ctc_weight: weight of the CTC loss of a linear head on the encoder; 0 leaves the head out.
+    """
+
+    method: Literal["auto", "guided", "tiled", "samplewise", "batched"] = "auto"
+    memory_budget: int | str | None = None
+    ctc_weight: float = 0.3
+
+    def __post_init__(self) -> None:
+        at_least_zero(ctc_weight=self.ctc_weight)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Steps, batches, optimiser and what is written when.
+
+    Attributes:
+        steps: optimiser steps in all.
+        batch_size: utterances of one batch on one process; times `accumulate`, times the processes, in a step.
+        length_pool: utterances of so many steps are sorted by length to make batches with little padding; 1: unsorted.
+        evaluate_every: steps between evaluations on the validation set; 0: never.
+        keep: newest checkpoints kept.
+        workers: processes that prepare batches; 0: the training process itself.
+    """
+
+    steps: int = 1000
+    batch_size: int = 32
+    accumulate: int = 1
+    learning_rate: float = 2e-3
+    warmup_steps: int = 100
+    schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    length_pool: int = 8
+    log_every: int = 25
+    evaluate_every: int = 200
+    save_every: int = 200
+    keep: int = 2
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        positive(steps=self.steps, batch_size=self.batch_size, accumulate=self.accumulate, keep=self.keep)
+        positive(learning_rate=self.learning_rate, length_pool=self.length_pool)
+        positive(log_every=self.log_every, save_every=self.save_every)
+        at_least_zero(warmup_steps=self.warmup_steps, weight_decay=self.weight_decay, workers=self.workers)
+        at_least_zero(max_grad_norm=self.max_grad_norm, evaluate_every=self.evaluate_every)
+        if self.keep < 2:
+            raise ValueError("keep must be at least 2: while one checkpoint is written another has to be whole")
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """Greedy search.
+
+    Attributes:
+        max_symbols: most labels emitted in one encoder frame.
+        batch_size: utterances decoded at a time.
+    """
+
+    max_symbols: int = 5
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        positive(max_symbols=self.max_symbols, batch_size=self.batch_size)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run; see docs/training.md for a table of all keys."""
+
+    name: str
+    data: DigitStringsOptions | ManifestOptions
+    seed: int = 1
+    on_bad_data: Literal["skip", "raise"] = "skip"
+    features: LogMelOptions = field(default_factory=LogMelOptions)
+    tokenizer: CharactersOptions = field(default_factory=CharactersOptions)
+    encoder: LSTMOptions = field(default_factory=LSTMOptions)
+    predictor: PredictorOptions = field(default_factory=PredictorOptions)
+    joiner: JoinerOptions = field(default_factory=JoinerOptions)
+    loss: LossOptions = field(default_factory=LossOptions)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    decoding: DecodingOptions = field(default_factory=DecodingOptions)
+
+    def __post_init__(self) -> None:
+        at_least_zero(seed=self.seed)
+        if not self.name or any(sign in self.name for sign in "/\\ "):
+            raise ValueError(f"name names a directory: no spaces and no slashes, got {self.name!r}")
+
+
+def load_recipe(path: str | Path, changes: list[str] | None = None) -> Recipe:
+    """Read a YAML recipe and apply `key=value` changes (dotted keys, YAML values).
+
+    Raises:
+        UserError: an unreadable file, an unknown key (with the nearest known one), a value of the wrong type.
+    """
+    path = Path(path)
+    if not path.is_file():
+        near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        hint = suggest(str(path), near) if near else "; a recipe is a YAML file such as recipes/digits.yaml"
+        raise UserError(f"no recipe at {path}{hint}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not readable as YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a recipe holds keys and values, this file holds {type(values).__name__}")
+    for change in changes or []:
+        set_key(values, *parse_change(change))
+    try:
+        return build(Recipe, values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def parse_change(change: str) -> tuple[str, Any]:
+    """`training.steps=10` as ("training.steps", 10)."""
+    key, sign, value = change.partition("=")
+    if not sign or not key.strip():
+        raise UserError(f"--set takes key=value, for example --set training.steps=200; got {change!r}")
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {change}: the value is not YAML: {error}") from None
+
+
+def recipe_from_plain(values: Any) -> Recipe:
+    """A recipe from what `recipe_to_plain` gave."""
+    return build(Recipe, values)
+
+
+def recipe_to_plain(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as dictionaries, lists and scalars, every key present."""
+    return plain(recipe)

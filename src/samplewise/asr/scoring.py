@@ -1,0 +1,86 @@
+"""`samplewise evaluate`: a checkpoint on the built-in digit strings or on a manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from samplewise.asr.checkpoint import Recogniser, load_recogniser
+from samplewise.asr.corpora import digit_test
+from samplewise.asr.corpus import Corpus, ManifestCorpus, read_manifest
+from samplewise.asr.evaluate import Evaluation, evaluate
+from samplewise.asr.examples import EvaluationExamples
+from samplewise.asr.problems import BadDataLog, UserError
+
+DIGITS = "digits"
+Say = Callable[[str], None]
+
+
+def score(
+    checkpoint: str,
+    corpus: str,
+    *,
+    data: str | None = None,
+    split: str | None = None,
+    texts: bool = False,
+    as_json: bool = False,
+    say: Say = print,
+) -> Evaluation:
+    """Evaluate a checkpoint and say the word error rate.
+
+    Args:
+        checkpoint: a run directory or a checkpoint in one.
+        corpus: `digits`, a manifest, or its directory.
+        data: where the digit recordings are.
+        split: take only those lines of the manifest.
+        texts: say every utterance that is not right.
+        as_json: say numbers as one JSON object, and nothing else.
+    """
+    recogniser = load_recogniser(checkpoint)
+    bad = BadDataLog(recogniser.run.recipe.on_bad_data)
+    quiet = silent if as_json else say
+    quiet(f"checkpoint: {recogniser.directory}")
+    utterances = find_corpus(recogniser, corpus, data, split, bad, quiet)
+    examples = EvaluationExamples(utterances, recogniser.preparation(), bad)
+    options = recogniser.run.recipe.decoding
+    evaluation = evaluate(
+        recogniser.model,
+        examples,
+        recogniser.run.tokenizer.decode,
+        max_symbols=options.max_symbols,
+        batch_size=options.batch_size,
+    )
+    if as_json:
+        say(json.dumps({**evaluation.to_plain(), "skipped": bad.counts()}))
+        return evaluation
+    for line in lines(evaluation, texts):
+        say(line)
+    if report := bad.report():
+        say(report)
+    return evaluation
+
+
+def silent(line: str) -> None:
+    """Say nothing."""
+
+
+def find_corpus(recogniser: Recogniser, corpus: str, data: str | None, split: str | None, bad: BadDataLog, say: Say) -> Corpus:
+    rate = recogniser.features.sample_rate
+    if corpus == DIGITS and not Path(corpus).exists():
+        return digit_test(recogniser.run.recipe, data, rate, bad, say)
+    if data is not None:
+        raise UserError("--data says where the digit recordings are; it goes with DATA `digits` only")
+    return ManifestCorpus(read_manifest(corpus, bad, split), rate)
+
+
+def lines(evaluation: Evaluation, texts: bool) -> list[str]:
+    """The result as text: wrong utterances if wanted, speakers, totals."""
+    found = []
+    for key, reference, hypothesis in evaluation.texts if texts else ():
+        if reference != hypothesis:
+            found += [key, f"  said:  {reference}", f"  heard: {hypothesis}"]
+    found += [f"{name}: {errors}" for name, errors in evaluation.by_speaker.items()]
+    found.append(f"loss: {evaluation.nats_per_label:.4f} nats per label (transducer)")
+    found.append(str(evaluation.errors))
+    return found

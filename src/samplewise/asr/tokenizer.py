@@ -1,0 +1,80 @@
+"""From text to classes and back. Class 0 is blank, and no text maps to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from samplewise.asr.problems import UserError
+from samplewise.asr.recipe import CharactersOptions
+
+BLANK = 0
+
+
+class OutOfVocabularyError(ValueError):
+    """A text holds something that the vocabulary lacks."""
+
+
+class Tokenizer(Protocol):
+    """Text to class indices (1 and up; 0 is blank) and back."""
+
+    size: int
+
+    def normalise(self, text: str) -> str: ...
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+    def to_plain(self) -> dict[str, Any]: ...
+
+
+class CharacterTokenizer:
+    """Every character is a class, the space included."""
+
+    def __init__(self, characters: str, lowercase: bool = True):
+        if len(set(characters)) != len(characters):
+            raise UserError(f"tokenizer.characters holds a character twice: {characters!r}")
+        if not characters:
+            raise UserError("the vocabulary is empty: the training texts hold no characters")
+        self.characters = characters
+        self.lowercase = lowercase
+        self.size = 1 + len(characters)  # with blank
+        self._ids = {character: i for i, character in enumerate(characters, start=BLANK + 1)}
+
+    def normalise(self, text: str) -> str:
+        """The text as it is learnt: runs of white space are one space, lower case if the recipe says so."""
+        text = " ".join(text.split())
+        return text.lower() if self.lowercase else text
+
+    def encode(self, text: str) -> list[int]:
+        """Raises OutOfVocabularyError naming the characters that are not in the vocabulary."""
+        text = self.normalise(text)
+        unknown = sorted({character for character in text if character not in self._ids})
+        if unknown:
+            raise OutOfVocabularyError(f"{', '.join(map(repr, unknown))} in {text[:60]!r}")
+        return [self._ids[character] for character in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """White space as in `normalise`, so that a stray space costs no word."""
+        return " ".join("".join(self.characters[i - 1] for i in ids if i != BLANK).split())
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"kind": "characters", "characters": self.characters, "lowercase": self.lowercase}
+
+
+def make_tokenizer(options: CharactersOptions, texts: Iterable[str]) -> Tokenizer:
+    """The tokenizer that the recipe names; one without given characters takes those of the training texts."""
+    characters = options.characters
+    if characters is None:
+        joined = " ".join(" ".join(text.split()) for text in texts)
+        characters = "".join(sorted(set(joined.lower() if options.lowercase else joined)))
+    elif options.lowercase and characters != characters.lower():
+        raise UserError("tokenizer.characters has upper-case letters, but tokenizer.lowercase is true")
+    return CharacterTokenizer(characters, options.lowercase)
+
+
+def tokenizer_from_plain(values: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that a checkpoint was trained with."""
+    values = dict(values)
+    return TOKENIZERS[values.pop("kind")](**values)
+
+
+TOKENIZERS = {"characters": CharacterTokenizer}

@@ -1,0 +1,245 @@
+"""`samplewise train`: from a recipe to a trained recogniser and its results."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from samplewise.asr.checkpoint import (
+    RUN_FILE,
+    Run,
+    checkpoints,
+    is_whole,
+    last_checkpoint,
+    make_preparation,
+    write_json,
+)
+from samplewise.asr.corpora import Corpora, make_corpora
+from samplewise.asr.corpus import Corpus
+from samplewise.asr.evaluate import Evaluation, evaluate
+from samplewise.asr.examples import EvaluationExamples, Preparation, TrainingExamples
+from samplewise.asr.features import make_features
+from samplewise.asr.memory import LossStep, describe, measure
+from samplewise.asr.model import Transducer
+from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.recipe import Recipe, recipe_to_plain
+from samplewise.asr.results import RESULTS_FILE, command_line, commit, machine, versions
+from samplewise.asr.tokenizer import make_tokenizer
+from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement
+from samplewise.asr.typed import difference
+
+SKIPPED_FILE = "skipped.jsonl"
+FREE_KEYS = ("training.keep:", "training.workers:", "decoding.")  # no influence on losses: a resumed run may change them
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended.
+
+    Attributes:
+        results: the contents of results.json; None if the run was stopped, and in processes other than the first.
+        stopped_by: the number of the signal that stopped it, 0 if it ran to its end.
+    """
+
+    results: dict[str, Any] | None
+    stopped_by: int
+
+
+def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, say: Say = print) -> Outcome:
+    """Train by a recipe, evaluate, and write everything into a run directory.
+
+    Args:
+        recipe: what to do.
+        directory: for checkpoints, log and results; new or empty, unless resumed.
+        data: overrides where the data are looked for; see `sources.find_digits` and `ManifestOptions.root`.
+        resume: go on from the last whole checkpoint in `directory`.
+        say: takes the lines for the user; silent in all processes but the first.
+
+    Raises:
+        UserError: something has to be put right by the user.
+    """
+    main = int(os.environ.get("RANK", "0")) == 0
+    say = say if main else silent
+    start = prepare_directory(directory, resume, say) if main else last_checkpoint(directory) if resume else None
+    transformers.set_seed(recipe.seed)
+    bad = BadDataLog(recipe.on_bad_data, directory / SKIPPED_FILE)
+    features = make_features(recipe.features)
+    corpora = make_corpora(recipe, data, features.sample_rate, bad, say)
+    run = Run(recipe, make_tokenizer(recipe.tokenizer, corpora.train.texts()), corpora.description)
+    if main:
+        keep_or_check(run, directory, say)
+    model, _ = run.make_model()
+    prepare = make_preparation(run, model, features)
+    valid, test = (usable(corpus, prepare, bad) for corpus in (corpora.valid, corpora.test))
+    examples = TrainingExamples(corpora.train, prepare, bad)
+    trainer = TransducerTrainer(model, run, directory, Progress(), examples, valid)
+    say(announcement(run, model, corpora, trainer))
+    stopped_by = run_trainer(trainer, start, say)
+    if stopped_by:
+        say(f"stopped after step {trainer.state.global_step} of {recipe.training.steps}; its checkpoint is saved.")
+        say(f"To go on: the same command with --resume (run directory {directory}).")
+        return Outcome(None, stopped_by)
+    results = finish(trainer, run, directory, test, bad, say) if main else None
+    return Outcome(results, 0)
+
+
+def silent(line: str) -> None:
+    """Say nothing: processes other than the first."""
+
+
+def prepare_directory(directory: Path, resume: bool, say: Say) -> Path | None:
+    """Make the run directory, or find the checkpoint to go on from; remove checkpoints that were not written whole."""
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} is a file, not a directory for a run")
+    held = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    if held and not resume:
+        raise UserError(
+            f"{directory} is not empty (it holds {', '.join(held[:4])}{', ...' if len(held) > 4 else ''}). "
+            "Go on with the run in it by --resume, or choose another directory by --output."
+        )
+    if held and not (directory / RUN_FILE).is_file():
+        raise UserError(f"nothing to resume: {directory} holds no {RUN_FILE}, so it is not a run directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        return None
+    for checkpoint in checkpoints(directory):
+        if not is_whole(checkpoint):
+            say(f"{checkpoint} was not written to its end; removed")
+            shutil.rmtree(checkpoint)
+    start = last_checkpoint(directory)
+    if start is None:
+        say(f"no checkpoint in {directory}; starting from the beginning")
+    else:
+        say(f"resuming from {start}")
+    return start
+
+
+def keep_or_check(run: Run, directory: Path, say: Say) -> None:
+    """Write down what this run is, or see that a resumed run is the same as before."""
+    if not (directory / RUN_FILE).is_file():
+        run.save(directory)
+        return
+    before = Run.load(directory)
+    changed = difference(recipe_to_plain(before.recipe), recipe_to_plain(run.recipe))
+    changed = [line for line in changed if not line.startswith(FREE_KEYS)]
+    if changed:
+        raise UserError(
+            f"the recipe differs from that of the run in {directory}:\n  " + "\n  ".join(changed) + "\n"
+            "A resumed run keeps its recipe; give the old one, or start another run with another --output."
+        )
+    changed = difference(before.data, run.data)
+    if changed and run.data.get("synthetic") and before.data.get("synthetic"):
+        say("the synthetic recordings differ from those before (another eSpeak NG?); losses will differ a little")
+    elif changed:
+        raise UserError(
+            f"the data differ from those of the run in {directory}:\n  " + "\n  ".join(changed) + "\n"
+            "Give the directory that the run was started with by --data."
+        )
+
+
+def usable(corpus: Corpus | None, prepare: Preparation, bad: BadDataLog) -> EvaluationExamples | None:
+    """The examples of a corpus that can be scored; None if there are none."""
+    examples = EvaluationExamples(corpus, prepare, bad) if corpus is not None else None
+    return examples if examples is not None and len(examples) else None
+
+
+def announcement(run: Run, model: Transducer, corpora: Corpora, trainer: TransducerTrainer) -> str:
+    training = run.recipe.training
+    batch = training.batch_size * training.accumulate * trainer.args.world_size
+    return (
+        f"model: {parameters(model):,} parameters, {run.tokenizer.size} classes; "
+        f"training: {training.steps} steps of {batch} utterances on {trainer.args.device.type}, "
+        f"{len(corpora.train)} utterances an epoch"
+    )
+
+
+def parameters(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def run_trainer(trainer: TransducerTrainer, start: Path | None, say: Say) -> int:
+    """Train to the end, or to a signal whose number is returned."""
+    agree = agreement(trainer.args.world_size, trainer.args.device)
+    with StopOnSignal(agree, say) as stop:
+        trainer.add_callback(stop)
+        trainer.train(resume_from_checkpoint=str(start) if start is not None else None)
+    finished = trainer.state.global_step >= trainer.recipe.training.steps
+    return 0 if finished else stop.stopped_by
+
+
+def finish(
+    trainer: TransducerTrainer, run: Run, directory: Path, test: EvaluationExamples | None, bad: BadDataLog, say: Say
+) -> dict[str, Any]:
+    """Evaluate, measure memory, write results.json, and say what came out."""
+    recipe = run.recipe
+    model = trainer.transducer
+    results: dict[str, Any] = {
+        "recipe": recipe.name,
+        "command": command_line(),
+        "commit": commit(),
+        "seed": recipe.seed,
+        "parameters": parameters(model),
+        "classes": run.tokenizer.size,
+        "steps": trainer.state.global_step,
+        "training_seconds": round(trainer.progress.seconds, 1),
+        "training_log": trainer.state.log_history,
+    }
+    evaluation = None
+    if test is not None:
+        options = recipe.decoding
+        evaluation = evaluate(model, test, run.tokenizer.decode, max_symbols=options.max_symbols, batch_size=options.batch_size)
+        results["test"] = evaluation.to_plain()
+        results["evaluation_seconds"] = round(evaluation.seconds, 1)
+    results["memory"] = measure(loss_step(trainer, model)) if trainer.progress.largest else None
+    results["skipped"] = bad.counts()
+    results["data"] = run.data
+    results["machine"] = machine()
+    results["versions"] = versions()
+    results["recipe_keys"] = recipe_to_plain(recipe)
+    target = directory / RESULTS_FILE
+    write_json(target, results)
+    for line in summary(results, evaluation, bad):
+        say(line)
+    say(f"results: {target}")
+    return results
+
+
+def loss_step(trainer: TransducerTrainer, model: Transducer) -> LossStep:
+    """The joint and loss of the batch with the largest lattice of the run."""
+    recipe = trainer.recipe
+    return LossStep(
+        **trainer.progress.largest,
+        encoder_dim=model.encoder.dim,
+        predictor_dim=model.predictor.dim,
+        joint_dim=recipe.joiner.dim,
+        vocab_size=model.predictor.embedding.num_embeddings,
+        activation=recipe.joiner.activation,
+        method=recipe.loss.method,
+        memory_budget=recipe.loss.memory_budget,
+    )
+
+
+def summary(results: dict[str, Any], evaluation: Evaluation | None, bad: BadDataLog) -> list[str]:
+    """What came out, in a few lines."""
+    lines = [f"trained {results['steps']} steps in {results['training_seconds']:.0f} s"]
+    losses = [line for line in results["training_log"] if "transducer_nats_per_label" in line]
+    if losses:
+        lines.append(f"training loss: {losses[-1]['transducer_nats_per_label']:.4f} nats per label (transducer)")
+    if evaluation is not None:
+        lines.append(f"test loss: {evaluation.nats_per_label:.4f} nats per label (transducer)")
+        lines.append(f"test {evaluation.errors}")
+    if results["memory"] is not None:
+        lines.append(describe(results["memory"]))
+    if report := bad.report():
+        lines.append(report)
+    if results["data"].get("synthetic"):
+        lines.append("All of this is on SYNTHETIC SPEECH, and says nothing about people's.")
+    return lines

@@ -1,0 +1,279 @@
+"""`transformers.Trainer` for a transducer: its order of data, its losses by name, its error rate, and a clean stop.
+
+The loop, the progress bar, checkpoints, resuming and the start of several processes are all the Trainer's own.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers.trainer_callback import ExportableState
+
+from samplewise.asr.checkpoint import Run
+from samplewise.asr.decode import greedy
+from samplewise.asr.evaluate import count_errors
+from samplewise.asr.examples import Batch, EvaluationExamples, Stream, TrainingExamples, collate
+from samplewise.asr.model import Transducer
+from samplewise.asr.problems import UserError
+from samplewise.asr.recipe import Recipe
+
+INPUTS = ("features", "feature_lengths", "targets", "target_lengths")
+PADDING = -100  # what the Trainer pads predictions and labels with
+LOG_FILE = "log.jsonl"
+
+
+class TransducerTrainer(transformers.Trainer):
+    """Trains a `Transducer` on a stream of examples.
+
+    The loss is the mean over a batch's utterances. All batches are full, on every rank and in every accumulation step,
+    so the mean of the means that the Trainer and DDP take is the mean over all utterances of the step.
+    """
+
+    loss_is_scaled_for_ga = False  # a mean of one batch: the Trainer divides by the accumulation steps
+
+    def __init__(
+        self,
+        model: Transducer,
+        run: Run,
+        directory: Path,
+        progress: Progress,
+        examples: TrainingExamples,
+        valid: EvaluationExamples | None,
+    ):
+        self.recipe = run.recipe
+        self.transducer = model  # `self.model` may be wrapped
+        self.decode = run.tokenizer.decode
+        self.progress = progress
+        self.examples = examples
+        self.sums: dict[str, float] = {}  # since the last line of the log
+        super().__init__(
+            model=model,
+            args=training_arguments(run.recipe, directory, evaluate=valid is not None),
+            data_collator=collate,
+            compute_metrics=self.error_rate,
+            callbacks=[progress, RunFiles(run, directory)],
+            train_dataset=examples,
+            eval_dataset=valid,
+        )
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Stream:
+        training = self.recipe.training
+        step = training.batch_size * training.accumulate * self.args.world_size
+        return Stream(
+            self.examples.corpus,
+            seed=self.recipe.seed,
+            length=step * training.steps,
+            group=step,
+            pool=training.length_pool,
+        )
+
+    def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        losses = model(**{name: inputs[name] for name in INPUTS})
+        if not torch.isfinite(losses["loss"]):
+            raise UserError(
+                f"the loss of step {self.state.global_step + 1} is {losses['loss'].item()}; its utterances:\n  "
+                + "\n  ".join(inputs["keys"])
+            )
+        if model.training:
+            self._count(losses, inputs)
+        return (losses["loss"], losses) if return_outputs else losses["loss"]
+
+    def _count(self, losses: dict[str, torch.Tensor], inputs: Batch) -> None:
+        utterances = len(inputs["keys"])
+        amounts = {name: float(value) * utterances for name, value in losses.items() if name != "loss"}
+        amounts["labels"] = float(inputs["target_lengths"].sum())
+        amounts["utterances"] = float(utterances)
+        for name, amount in amounts.items():
+            self.sums[name] = self.sums.get(name, 0.0) + amount
+        frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
+        self.progress.saw(frames, inputs["target_lengths"].tolist())
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Beside the Trainer's `loss`: the transducer's and the CTC's loss per label (nats), over all processes."""
+        if "loss" in logs and self.sums:
+            names = sorted(self.sums)
+            amounts = torch.tensor([self.sums[name] for name in names], dtype=torch.float64, device=self.args.device)
+            totals = dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
+            for name in ("transducer", "ctc"):
+                if name in totals:
+                    logs[f"{name}_nats_per_label"] = totals[name] / totals["labels"]
+            self.sums = {}
+        training = self.recipe.training  # the Trainer sees the whole run as one epoch; tell of passes over the data
+        seen = self.state.global_step * training.batch_size * training.accumulate * self.args.world_size
+        self.state.epoch = round(seen / len(self.examples), 4)
+        super().log(logs, start_time)
+
+    def prediction_step(
+        self, model: Any, inputs: Batch, prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Loss, decoded labels and targets of a batch, both (B, U) padded with -100."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad():
+            loss = self.compute_loss(model, inputs).detach()
+            lengths = inputs["feature_lengths"]
+            found = greedy(self.transducer, inputs["features"], lengths, self.recipe.decoding.max_symbols)
+        return loss, padded(found).to(loss.device), self._targets(inputs).to(loss.device)
+
+    def _targets(self, inputs: Batch) -> torch.Tensor:
+        rows = zip(inputs["targets"].tolist(), inputs["target_lengths"].tolist(), strict=True)
+        return padded([row[:length] for row, length in rows])
+
+    def error_rate(self, prediction: transformers.EvalPrediction) -> dict[str, float]:
+        texts = [
+            [self.decode([i for i in row if i != PADDING]) for row in np.asarray(ids).tolist()]
+            for ids in (prediction.label_ids, prediction.predictions)
+        ]
+        return {"wer": count_errors(*texts).wer}
+
+
+def padded(rows: list[list[int]]) -> torch.Tensor:
+    """Rows of class indices as one tensor (B, U), at least one column wide."""
+    width = max(1, *(len(row) for row in rows))
+    return torch.tensor([row + [PADDING] * (width - len(row)) for row in rows])
+
+
+def training_arguments(recipe: Recipe, directory: Path, *, evaluate: bool) -> transformers.TrainingArguments:
+    """The Trainer's options for a recipe."""
+    training = recipe.training
+    return transformers.TrainingArguments(
+        output_dir=str(directory),
+        max_steps=training.steps,
+        per_device_train_batch_size=training.batch_size,
+        per_device_eval_batch_size=recipe.decoding.batch_size,
+        gradient_accumulation_steps=training.accumulate,
+        learning_rate=training.learning_rate,
+        lr_scheduler_type=training.schedule,
+        warmup_steps=training.warmup_steps,
+        weight_decay=training.weight_decay,
+        max_grad_norm=training.max_grad_norm,
+        bf16=training.precision == "bf16",
+        fp16=training.precision == "fp16",
+        logging_steps=training.log_every,
+        logging_nan_inf_filter=False,
+        eval_strategy="steps" if evaluate and training.evaluate_every else "no",
+        eval_steps=training.evaluate_every or None,
+        save_strategy="steps",
+        save_steps=training.save_every,
+        save_total_limit=training.keep,
+        dataloader_num_workers=training.workers,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        remove_unused_columns=False,
+        use_cpu=not torch.cuda.is_available(),
+        disable_tqdm=False,
+        report_to="none",
+        seed=recipe.seed,
+    )
+
+
+class Progress(transformers.TrainerCallback, ExportableState):
+    """Seconds trained, over all parts of a run, and the batch with the most lattice nodes; saved with the checkpoints.
+
+    Attributes:
+        largest: encoder lengths and target lengths of that batch.
+    """
+
+    def __init__(self) -> None:
+        self.before = 0.0
+        self.started = time.monotonic()
+        self.largest: dict[str, list[int]] = {}
+        self.nodes = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def saw(self, encoder_lengths: list[int], target_lengths: list[int]) -> None:
+        """Remember the batch if its padded lattice is the largest so far."""
+        nodes = len(encoder_lengths) * max(encoder_lengths) * (max(target_lengths) + 1)
+        if nodes > self.nodes:
+            self.nodes = nodes
+            self.largest = {"encoder_lengths": encoder_lengths, "target_lengths": target_lengths}
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"before": self.seconds, "largest": self.largest, "nodes": self.nodes}}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        saved = state.stateful_callbacks.get(type(self).__name__, {})
+        for name, value in saved.get("attributes", {}).items() if state.global_step else ():
+            setattr(self, name, value)
+        self.started = time.monotonic()
+
+
+class RunFiles(transformers.TrainerCallback):
+    """Keeps `log.jsonl` in step with the run, and puts what is needed to load a checkpoint beside its weights."""
+
+    def __init__(self, run: Run, directory: Path):
+        self.run = run
+        self.directory = directory
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:  # a resumed run takes back the lines written after its checkpoint
+            lines = "".join(json.dumps(line) + "\n" for line in state.log_history)
+            (self.directory / LOG_FILE).write_text(lines, encoding="utf-8")
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            with (self.directory / LOG_FILE).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(state.log_history[-1]) + "\n")
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self.run.save(self.directory / f"checkpoint-{state.global_step}")
+
+
+class StopOnSignal(transformers.TrainerCallback):
+    """Ctrl-C or SIGTERM: finish the step, write a checkpoint, stop. A second signal stops at once, as without this.
+
+    Every step all processes agree on whether one of them was told to stop, for a checkpoint needs all of them.
+    """
+
+    def __init__(self, agree: Callable[[int], int], say: Callable[[str], None]):
+        self.agree = agree
+        self.say = say
+        self.received = 0
+        self.stopped_by = 0
+        self.previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopOnSignal:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.previous[number] = signal.signal(number, self.receive)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        for kind, handler in self.previous.items():
+            signal.signal(kind, handler)
+        self.say(f"{signal.Signals(number).name}: finishing this step and saving a checkpoint; again to stop at once")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_save:
+            control.should_log = True  # losses since the last line would not outlive the checkpoint
+        self.stopped_by = self.agree(self.received)
+        if self.stopped_by:
+            control.should_save = control.should_log = control.should_training_stop = True
+
+
+def agreement(world_size: int, device: torch.device) -> Callable[[int], int]:
+    """A function that gives all processes the largest of their numbers."""
+
+    def largest(number: int) -> int:
+        if world_size == 1:
+            return number
+        shared = torch.tensor(number, device=device)
+        torch.distributed.all_reduce(shared, torch.distributed.ReduceOp.MAX)
+        return int(shared)
+
+    return largest

@@ -1,0 +1,38 @@
+"""Text of sound files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from samplewise.asr.audio import read_audio
+from samplewise.asr.checkpoint import Recogniser
+from samplewise.asr.decode import greedy
+from samplewise.asr.problems import BadData, BadDataError
+
+
+def transcribe(recogniser: Recogniser, paths: Sequence[str | Path]) -> Iterator[tuple[str, str | BadData]]:
+    """Each path with its text, or with what is wrong with it. Files are decoded one at a time, as they come."""
+    for path in paths:
+        try:
+            yield str(path), transcribe_file(recogniser, path)
+        except BadDataError as error:
+            yield str(path), error.problem
+
+
+def transcribe_file(recogniser: Recogniser, path: str | Path) -> str:
+    """The text of one recording of any sampling rate and number of channels.
+
+    Raises:
+        BadDataError: it cannot be read, is silent, or is shorter than one encoder frame.
+    """
+    samples = read_audio(path, recogniser.features.sample_rate)
+    features = recogniser.features(samples)  # (F, M)
+    if recogniser.model.encoder.output_length(len(features)) < 1:
+        raise BadDataError(str(path), "too few frames", f"{len(samples) / recogniser.features.sample_rate:.3f} s")
+    device = next(recogniser.model.parameters()).device
+    lengths = torch.tensor([len(features)], device=device)
+    found = greedy(recogniser.model, features.unsqueeze(0).to(device), lengths, recogniser.run.recipe.decoding.max_symbols)
+    return recogniser.run.tokenizer.decode(found[0])
