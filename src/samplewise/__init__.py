@@ -1,8 +1,8 @@
 """Exact neural transducer losses that never hold the 4-D output tensor (B, T, U+1, V)."""
 
 from samplewise.errors import TransducerError
-from samplewise.functional import transducer_loss
+from samplewise.functional import joint_loss, rnnt_loss, transducer_loss
 from samplewise.modules import Joiner, TransducerLoss
 
-__all__ = ["Joiner", "TransducerError", "TransducerLoss", "transducer_loss"]
+__all__ = ["Joiner", "TransducerError", "TransducerLoss", "joint_loss", "rnnt_loss", "transducer_loss"]
 __version__ = "0.1.0"

@@ -62,6 +62,19 @@ def check_encodings(encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, 
             raise TransducerError(f"{name} is on {other.device}, but encoder_out is on {encoder_out.device}")
 
 
+def check_three_dimensional(**tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dim() != 3:
+            raise TransducerError(f"{name} must be (B, length, features), but has shape {tuple(tensor.shape)}")
+
+
+def check_logits(logits: Tensor) -> None:
+    if logits.dim() != 4 or 0 in logits.shape:
+        raise TransducerError(f"logits must be (B, T, U+1, V), none of them 0, but has shape {tuple(logits.shape)}")
+    if logits.dtype not in FLOATS:
+        raise TransducerError(f"logits is {logits.dtype}; it must be float32, float64, bfloat16 or float16")
+
+
 def check_dtypes(autocast: bool, **tensors: Tensor | None) -> None:
     """Outside autocast all float inputs share one dtype, as for a linear layer."""
     dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
@@ -97,12 +110,12 @@ def check_integers(
 
 
 def check_values(
-    targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *, frames: int, tokens: int, classes: int, blank: int,
+    targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *, frames: int, tokens: int, classes: int | None, blank: int,
     encoder: str = "encoder_out", predictor: str = "predictor_out", lengths_name: str = "encoder_lengths",
 ) -> Lengths:  # fmt: skip
     """Bring the lengths to the host (the one synchronisation of a call) and check every number in use.
 
-    frames and tokens are the padded sizes T and U + 1. Labels beyond an utterance's length are never looked at.
+    frames and tokens are the padded sizes T and U + 1; without classes the labels are not checked. Labels beyond an utterance's length are never looked at.
     """
     batch, width = targets.shape
     parts = (encoder_lengths, target_lengths, targets.reshape(-1))
@@ -115,7 +128,8 @@ def check_values(
             raise TransducerError(f"target_lengths[{b}] is {u}, but targets holds {width} labels an utterance")
         if u + 1 > tokens:
             raise TransducerError(f"target_lengths[{b}] is {u}, which needs {u + 1} rows of {predictor}, but it has {tokens}")
-    _check_labels(host[2 * batch :].view(batch, width), torch.tensor(label_list), classes, blank)
+    if classes is not None:
+        _check_labels(host[2 * batch :].view(batch, width), torch.tensor(label_list), classes, blank)
     return Lengths(frame_list, label_list)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from samplewise import checks
 from samplewise.errors import TransducerError
+from samplewise.ops.joint_module import JointCall, JointLoss
+from samplewise.ops.logits import rnnt
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT
 from samplewise.ops.transducer import Options, transducer_each, transducer_sum
 from samplewise.plan.budget import parse_budget
@@ -82,6 +84,102 @@ def transducer_loss(
         return transducer_each(*inputs, wanted, *options)
     loss_weights = reduction_weights(reduction, target_lengths)
     return transducer_sum(*inputs, loss_weights, wanted, *options)[0]
+
+
+def rnnt_loss(
+    logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int = -1, clamp: float = -1,
+    reduction: str = "mean", fused_log_softmax: bool = True,
+) -> Tensor:  # fmt: skip
+    """RNN-T loss of logits that already exist; the contract is that of `torchaudio.functional.rnnt_loss`.
+
+    Args:
+        logits: (B, T, U+1, V), float32, float64, bfloat16 or float16.
+        targets: (B, U) labels, int32 or int64; what lies beyond an utterance's length is never read.
+        logit_lengths: (B,) frames of each utterance, 1..T; the largest may be less than T.
+        target_lengths: (B,) labels of each utterance, 0..U.
+        blank: class of the blank, -V..V-1; the last class by default, as in torchaudio.
+        clamp: if positive, every element of each utterance's gradient is bounded to -clamp..clamp, before reduction.
+        reduction: "none", "sum", "mean" (over the batch), "mean_volume" or "mean_target"; see `transducer_loss`.
+        fused_log_softmax: False if `logits` are log-probabilities already; then only blank and label entries get gradients.
+
+    Returns:
+        float32 loss (float64 for float64 logits), a scalar or (B,).
+
+    Raises:
+        TransducerError: an argument has the wrong shape, type or range; the message names the utterance and the numbers.
+
+    Memory: the gradient of the logits, and three floats a node. Whoever has the encodings should call `transducer_loss`, which
+    needs neither the logits nor their gradient. Source: Graves 2012 (arXiv 1211.3711).
+
+    >>> import torch, samplewise
+    >>> logits = torch.randn(2, 9, 4, 7, requires_grad=True)
+    >>> targets = torch.randint(0, 6, (2, 3), dtype=torch.int32)
+    >>> samplewise.rnnt_loss(logits, targets, torch.tensor([9, 5]), torch.tensor([3, 1])).backward()
+    >>> logits.grad.shape
+    torch.Size([2, 9, 4, 7])
+    """
+    checks.check_choice("reduction", reduction, checks.REDUCTIONS)
+    checks.check_logits(logits)
+    checks.check_integers(targets, logit_lengths, target_lengths, logits.shape[0], "logit_lengths")
+    gradient = torch.is_grad_enabled() and logits.requires_grad
+    blank = checks.check_blank(blank, logits.shape[3])
+    losses = rnnt(
+        logits, targets, logit_lengths, target_lengths, blank, float(clamp), bool(fused_log_softmax), gradient, "keep"
+    )[0]
+    if reduction == "none":
+        return losses
+    return (losses * reduction_weights(reduction, target_lengths).to(losses)).sum()
+
+
+@torch.compiler.disable
+def joint_loss(
+    joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
+    target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", on_nonfinite: str = "keep",
+) -> Tensor:  # fmt: skip
+    """Transducer loss of any joint network, utterance by utterance: one utterance's logits are the most that exists at a time.
+
+    Args:
+        joint: a module that maps encodings (1, T_b, 1, E) and (1, 1, U_b+1, P), which broadcast, to logits (1, T_b, U_b+1, V).
+            It is used as it is: dropout, hooks and autocast included. A joint that looks across utterances or frames (batch
+            normalisation in training) sees one utterance at a time.
+        encoder_out: (B, T, E) acoustic encodings.
+        predictor_out: (B, U+1, P) label encodings; row u has seen u labels.
+        targets, encoder_lengths, target_lengths, blank, reduction, on_nonfinite: as in `transducer_loss`.
+
+    Returns:
+        float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of `joint`
+        that asks for them, through hooks on the parameters too (distributed training).
+
+    Raises:
+        TransducerError: an argument has the wrong shape, type or range, or the joint's logits have.
+
+    Memory: logits, their gradient and the joint's graph of one utterance. Where the joint is act(a + b) and a linear layer,
+    `transducer_loss` needs less and is faster. Not traced by torch.compile. Source: arXiv 2211.16270, Algorithm 1.
+
+    >>> import torch, samplewise
+    >>> class Joint(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.output = torch.nn.Linear(8, 30)
+    ...     def forward(self, encoder_out, predictor_out):
+    ...         return self.output(torch.relu(encoder_out * predictor_out))
+    >>> joint = Joint()
+    >>> samplewise.joint_loss(joint, torch.randn(2, 50, 8), torch.randn(2, 11, 8), torch.randint(1, 30, (2, 10)),
+    ...                       torch.tensor([50, 42]), torch.tensor([10, 7])).backward()
+    >>> joint.output.weight.grad.shape
+    torch.Size([30, 8])
+    """
+    checks.check_choice("reduction", reduction, checks.REDUCTIONS)
+    checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
+    checks.check_three_dimensional(encoder_out=encoder_out, predictor_out=predictor_out)
+    checks.same_size("predictor_out", predictor_out.shape[0], "utterances", "encoder_out", encoder_out.shape[0])
+    checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
+    learned = {name: parameter for name, parameter in joint.named_parameters() if parameter.requires_grad}
+    weights = None if reduction == "none" else reduction_weights(reduction, target_lengths).to(encoder_out.device)
+    call = JointCall(joint, tuple(learned), blank, on_nonfinite)
+    return JointLoss.apply(
+        call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned.values()
+    )
 
 
 def reduction_weights(reduction: str, target_lengths: Tensor) -> Tensor:

@@ -1,0 +1,140 @@
+"""The transducer loss of any joint network: Algorithm 1 of arXiv 2211.16270 with autograd inside each sample.
+
+One utterance at a time, without padding: its logits, its loss, the gradient of its logits, and through the joint's own graph the
+gradients of its encodings and of the joint's parameters, which add up. Then everything of that utterance is freed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from samplewise.checks import Lengths, check_blank, check_values
+from samplewise.errors import TransducerError
+from samplewise.ops.guards import finish_nonfinite, once, scale_once
+from samplewise.ops.logits import rnnt, rnnt_gradient
+from samplewise.ops.problem import real_dtype
+
+
+@dataclass(frozen=True)
+class JointCall:
+    """What stays the same from utterance to utterance: the module, the names of its parameters that learn, and the options."""
+
+    joint: nn.Module
+    names: tuple[str, ...]
+    blank: int
+    on_nonfinite: str
+
+
+class JointLoss(torch.autograd.Function):
+    """Either the weighted sum of the losses, with gradients made in the forward, or (weights None) every loss (B,), with the
+    utterances run once more in the backward under the same random numbers. The parameters are inputs, so that hooks on them, such
+    as those of distributed training, see their gradients."""
+
+    @staticmethod
+    def forward(ctx, call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *parameters):
+        integers, floats = (targets, encoder_lengths, target_lengths), (encoder_out, predictor_out, *parameters)
+        needed = [bool(need) for need in ctx.needs_input_grad[5:]]
+        ctx.call, ctx.needed, ctx.weighted = call, needed, weights is not None
+        ctx.set_materialize_grads(False)
+        if weights is None:
+            ctx.random, ctx.autocast = _random_state(encoder_out.device), _autocast_state(encoder_out.device)
+            losses, _ = run(call, integers, floats, None, needed)
+            ctx.save_for_backward(*integers, *floats)
+            return losses
+        losses, gradients = run(call, integers, floats, weights, needed if any(needed) else None)
+        ctx.save_for_backward(*gradients)
+        return (losses * weights.to(losses)).sum()
+
+    @staticmethod
+    def backward(ctx, upstream):
+        once(ctx)
+        missing = (None,) * 5
+        if upstream is None:
+            return *missing, *(None for _ in ctx.needed)
+        if ctx.weighted:
+            saved = iter(ctx.saved_tensors)
+            return *missing, *(scale_once(next(saved), upstream) if need else None for need in ctx.needed)
+        integers, floats = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+        device = floats[0].device
+        with _replay(ctx.random, device), torch.autocast(device.type, **ctx.autocast):
+            _, gradients = run(ctx.call, integers, floats, upstream, ctx.needed)
+        found = iter(gradients)
+        return *missing, *(next(found) if need else None for need in ctx.needed)
+
+
+def run(call: JointCall, integers, floats, weights: Tensor | None, needed: list[bool] | None) -> tuple[Tensor, list[Tensor]]:
+    """Losses (B,), and the gradients of sum_b weights[b] loss[b] by those inputs that need one.
+
+    floats are encoder_out (B, T, D), predictor_out (B, U+1, D) and the parameters that `call` names. Gradients add up in float32 or
+    better, whatever the dtype of the parameters.
+    """
+    wanted = weights is not None and needed is not None and any(needed)
+    need = needed if wanted and needed is not None else [False] * len(floats)
+    sums = [torch.zeros_like(x, dtype=real_dtype(x.dtype)) if n else None for x, n in zip(floats, need, strict=True)]
+    lengths = _check(integers, floats, None, 0)
+    losses: list[Tensor] = []
+    for b, (frames, labels) in enumerate(zip(*lengths, strict=True)):
+        encodings = (floats[0][b : b + 1, :frames, None], floats[1][b : b + 1, None, : labels + 1])  # (1,T,1,D), (1,1,U+1,D)
+        inputs = [x.detach().requires_grad_(n) for x, n in zip((*encodings, *floats[2:]), need, strict=True)]
+        with torch.set_grad_enabled(wanted):
+            logits = functional_call(call.joint, dict(zip(call.names, inputs[2:], strict=True)), tuple(inputs[:2]))
+        _check_logits(logits, b, frames, labels)
+        if b == 0:
+            blank = check_blank(call.blank, logits.shape[3])
+            _check(integers, floats, logits.shape[3], blank)
+        sample = [part[b : b + 1] for part in integers]
+        loss, *state = rnnt(logits.detach(), *sample, blank, -1.0, True, wanted, "keep")
+        losses.append(loss)
+        if wanted and weights is not None:
+            d_logits = rnnt_gradient(logits.detach(), *sample, *state, weights[b : b + 1], blank, -1.0, True)
+            found = torch.autograd.grad(logits, [x for x in inputs if x.requires_grad], d_logits, allow_unused=True)
+            into = (
+                sums[0] if sums[0] is None else sums[0][b : b + 1, :frames, None],
+                sums[1] if sums[1] is None else sums[1][b : b + 1, None, : labels + 1],
+                *sums[2:],
+            )
+            for total, part in zip((x for x in into if x is not None), found, strict=True):
+                if part is not None:  # of a loss that is not finite, nothing must reach the shared parameters
+                    total += torch.where(torch.isfinite(loss), part, 0.0)
+    gradients = [total.to(x.dtype) for total, x in zip(sums, floats, strict=True) if total is not None]
+    return finish_nonfinite(torch.cat(losses), call.on_nonfinite), gradients
+
+
+def _check(integers, floats, classes: int | None, blank: int) -> Lengths:
+    frames, tokens = floats[0].shape[1], floats[1].shape[1]
+    return check_values(*integers, frames=frames, tokens=tokens, classes=classes, blank=blank)
+
+
+def _check_logits(logits: Tensor, b: int, frames: int, labels: int) -> None:
+    if not isinstance(logits, Tensor) or logits.dim() != 4 or tuple(logits.shape[:3]) != (1, frames, labels + 1):
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise TransducerError(
+            f"joint gave {shape} for utterance {b}; from encodings (1, {frames}, 1, D) and (1, 1, {labels + 1}, D) it must make "
+            f"logits (1, {frames}, {labels + 1}, V)"
+        )
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+@contextlib.contextmanager
+def _replay(states: list[Tensor], device: torch.device):
+    """The random numbers of the forward again, so that dropout has the same masks; afterwards everything is as it was."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.set_rng_state(states[0])
+        if len(states) > 1:
+            torch.cuda.set_rng_state(states[1], device)
+        yield
+
+
+def _autocast_state(device: torch.device) -> dict[str, Any]:
+    kind = device.type
+    return {"enabled": torch.is_autocast_enabled(kind), "dtype": torch.get_autocast_dtype(kind)}
