@@ -110,12 +110,13 @@ def check_integers(
 
 
 def check_values(
-    targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *, frames: int, tokens: int, classes: int | None, blank: int,
-    encoder: str = "encoder_out", predictor: str = "predictor_out", lengths_name: str = "encoder_lengths",
+    targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *, frames: int, tokens: int, classes: int | None, blank:
+    int, encoder: str = "encoder_out", predictor: str = "predictor_out", lengths_name: str = "encoder_lengths",
 ) -> Lengths:  # fmt: skip
     """Bring the lengths to the host (the one synchronisation of a call) and check every number in use.
 
-    frames and tokens are the padded sizes T and U + 1; without classes the labels are not checked. Labels beyond an utterance's length are never looked at.
+    frames and tokens are the padded sizes T and U + 1; without classes the labels are not checked. Labels beyond an utterance's
+    length are never looked at.
     """
     batch, width = targets.shape
     parts = (encoder_lengths, target_lengths, targets.reshape(-1))

@@ -147,8 +147,8 @@ def joint_loss(
         targets, encoder_lengths, target_lengths, blank, reduction, on_nonfinite: as in `transducer_loss`.
 
     Returns:
-        float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of `joint`
-        that asks for them, through hooks on the parameters too (distributed training).
+        float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of
+        `joint` that asks for them, through hooks on the parameters too (distributed training).
 
     Raises:
         TransducerError: an argument has the wrong shape, type or range, or the joint's logits have.

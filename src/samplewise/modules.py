@@ -52,8 +52,8 @@ class TransducerLoss(nn.Module):
 class Joiner(nn.Module):
     """Joint network and output layer: z = act(W^A h^A + W^L h^L + b^Z), logits = W^O z + b^O (arXiv 2211.16270, eq. 4, 6).
 
-    Called with encodings alone it returns logits, for decoding; called with targets too it returns the loss and never builds the
-    logits. Both go through `forward`, so the wrappers of distributed training see every use of the parameters.
+    Called with encodings alone it returns logits, for decoding; called with targets too it returns the loss and never builds
+    the logits. Both go through `forward`, so the wrappers of distributed training see every use of the parameters.
 
     Args:
         encoder_dim, predictor_dim: features of what the encoder and the predictor give.

@@ -1,7 +1,7 @@
 """The transducer loss of any joint network: Algorithm 1 of arXiv 2211.16270 with autograd inside each sample.
 
-One utterance at a time, without padding: its logits, its loss, the gradient of its logits, and through the joint's own graph the
-gradients of its encodings and of the joint's parameters, which add up. Then everything of that utterance is freed.
+One utterance at a time, without padding: its logits, its loss, the gradient of its logits, and through the joint's own graph
+the gradients of its encodings and of the joint's parameters, which add up. Then everything of that utterance is freed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class JointCall:
 
 class JointLoss(torch.autograd.Function):
     """Either the weighted sum of the losses, with gradients made in the forward, or (weights None) every loss (B,), with the
-    utterances run once more in the backward under the same random numbers. The parameters are inputs, so that hooks on them, such
-    as those of distributed training, see their gradients."""
+    utterances run once more in the backward under the same random numbers. The parameters are inputs, so that hooks on them,
+    such as those of distributed training, see their gradients."""
 
     @staticmethod
     def forward(ctx, call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *parameters):
@@ -71,8 +71,8 @@ class JointLoss(torch.autograd.Function):
 def run(call: JointCall, integers, floats, weights: Tensor | None, needed: list[bool] | None) -> tuple[Tensor, list[Tensor]]:
     """Losses (B,), and the gradients of sum_b weights[b] loss[b] by those inputs that need one.
 
-    floats are encoder_out (B, T, D), predictor_out (B, U+1, D) and the parameters that `call` names. Gradients add up in float32 or
-    better, whatever the dtype of the parameters.
+    floats are encoder_out (B, T, D), predictor_out (B, U+1, D) and the parameters that `call` names. Gradients add up in
+    float32 or better, whatever the dtype of the parameters.
     """
     wanted = weights is not None and needed is not None and any(needed)
     need = needed if wanted and needed is not None else [False] * len(floats)
@@ -115,8 +115,8 @@ def _check_logits(logits: Tensor, b: int, frames: int, labels: int) -> None:
     if not isinstance(logits, Tensor) or logits.dim() != 4 or tuple(logits.shape[:3]) != (1, frames, labels + 1):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise TransducerError(
-            f"joint gave {shape} for utterance {b}; from encodings (1, {frames}, 1, D) and (1, 1, {labels + 1}, D) it must make "
-            f"logits (1, {frames}, {labels + 1}, V)"
+            f"joint gave {shape} for utterance {b}; from encodings (1, {frames}, 1, D) and (1, 1, {labels + 1}, D) it must"
+            f" make logits (1, {frames}, {labels + 1}, V)"
         )
 
 

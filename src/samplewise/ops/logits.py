@@ -63,10 +63,11 @@ def rnnt(
     kernels.lattice(flat[1], flat[2], table, torch.ones_like(losses), losses, *gammas, BLOCK_NODES)
     losses = finish_nonfinite(losses, on_nonfinite).to(real)
     if not gradient:
-        return losses, *(logits.new_empty(0, dtype=real) for _ in range(3))
+        empty = [logits.new_empty(0, dtype=real) for _ in range(3)]
+        return losses, empty[0], empty[1], empty[2]
     within = torch.arange(width, device=device)[None] <= torch.tensor(lengths.labels, device=device)[:, None]
     out[1:].masked_fill_(~within[None, :, None], 0.0)  # columns beyond an utterance's labels held emissions
-    return losses, *(part.clone() for part in out)
+    return losses, out[0].clone(), out[1].clone(), out[2].clone()
 
 
 @rnnt.register_fake
@@ -78,8 +79,8 @@ def _(logits, targets, logit_lengths, target_lengths, blank, clamp, fused, gradi
 
 @torch.library.custom_op("samplewise::rnnt_gradient", mutates_args=())
 def rnnt_gradient(
-    logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, log_denominator: Tensor, gamma_blank: Tensor,
-    gamma_label: Tensor, upstream: Tensor, blank: int, clamp: float, fused: bool,
+    logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, log_denominator: Tensor, gamma_blank:
+    Tensor, gamma_label: Tensor, upstream: Tensor, blank: int, clamp: float, fused: bool,
 ) -> Tensor:  # fmt: skip
     """dL/dlogits (B, T, U+1, V). A positive clamp bounds each utterance's gradient before `upstream` (B,) scales it."""
     lengths = _lengths(logits, targets, logit_lengths, target_lengths, blank)

@@ -2,8 +2,8 @@
 
 The encodings come batched; joint, output layer and loss run on a few utterances at a time, without padding. Their logits are
 held whole from the loss to the gradient, so nothing is computed twice, and are overwritten by the next utterances. Gradients of
-the output layer add up, and those of the encodings are handed back for the batched backward of the encoders. How many utterances
-are in flight follows from their lengths and the memory (the paper's dynamic parallelism).
+the output layer add up, and those of the encodings are handed back for the batched backward of the encoders. How many
+utterances are in flight follows from their lengths and the memory (the paper's dynamic parallelism).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The transducer loss as PyTorch operators: eager, `torch.compile`, autograd and autocast meet here.
 
 `transducer_sum` knows every utterance's weight beforehand, so it makes the gradients of the weighted sum in the forward, group
-by group, and keeps nothing else; the backward scales them. `transducer_each` returns every utterance's loss; its backward runs the
-passes again with the upstream gradients as weights.
+by group, and keeps nothing else; the backward scales them. `transducer_each` returns every utterance's loss; its backward runs
+the passes again with the upstream gradients as weights.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ import threading
 import numba
 import numpy as np
 import torch
-from numba.core import config
 from torch import Tensor
 
 # Some threading layers of numba abort the process when two Python threads enter a parallel region at once.
 LOCK = threading.Lock()
 
+LAUNCHED: int = numba.get_num_threads()  # numba starts this many threads, once
 ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2, "sigmoid": 3, "gelu": 4, "silu": 5}
 
 
@@ -27,6 +27,6 @@ def array(tensor: Tensor) -> np.ndarray:
 
 def use_threads() -> int:
     """Let numba use as many threads as torch does, and say how many that is."""
-    threads = max(1, min(torch.get_num_threads(), config.NUMBA_NUM_THREADS))
+    threads = max(1, min(torch.get_num_threads(), LAUNCHED))
     numba.set_num_threads(threads)
     return threads
