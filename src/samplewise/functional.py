@@ -72,8 +72,8 @@ def transducer_loss(
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
     if tolerance is not None and not 0.0 <= tolerance < 1.0:
         raise TransducerError(f"tolerance is {tolerance}; it must be in 0..1, 1 excluded")
-    if vocabulary is not None or method == "guided" or fastemit_lambda != 0.0:
-        raise NotImplementedError("vocabulary, method='guided' and fastemit_lambda are not there yet")
+    if vocabulary is not None or fastemit_lambda != 0.0:
+        raise NotImplementedError("vocabulary and fastemit_lambda are not there yet")
     options = Options(
         checks.check_blank(blank, weight.shape[0]), activation, method, parse_budget(memory_budget) or 0,
         -1.0 if tolerance is None else float(tolerance), _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite,

@@ -63,9 +63,12 @@ class Workspace:
 
     def head(self, rows: int) -> Workspace:
         """The same buffers for a last tile of fewer rows."""
-        if rows == self.rows:
-            return self
-        return Workspace(*(buffer[:rows] for buffer in (self.z, self.h, self.dz, self.frame, self.token, self.label)))
+        return self if rows == self.rows else self.part(0, rows)
+
+    def part(self, first: int, stop: int) -> Workspace:
+        """Rows first..stop-1 of the buffers."""
+        buffers = (self.z, self.h, self.dz, self.frame, self.token, self.label)
+        return Workspace(*(buffer[first:stop] for buffer in buffers))
 
 
 def forward_tile(problem: Problem, group: Group, node: Tensor, tile: Workspace) -> None:

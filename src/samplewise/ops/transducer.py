@@ -15,7 +15,7 @@ from torch import Tensor
 
 from samplewise.checks import check_values
 from samplewise.kernels.backend import backend_for
-from samplewise.ops import batched, samplewise, tiled
+from samplewise.ops import batched, guided, samplewise, tiled
 from samplewise.ops.guards import finish_nonfinite, once, scale_once
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, Gradients, Problem, real_dtype
 from samplewise.plan.budget import default_budget
@@ -62,6 +62,8 @@ def run(inputs: Sequence[Tensor | None], weights: Tensor, wanted: int, options: 
             losses = batched.run(problem, weights, gradients, schedule.block_nodes)
         elif options.method == "samplewise":
             losses = samplewise.run(problem, weights, gradients, schedule_samplewise(sizes, budget, default))
+        elif options.method == "guided":
+            losses = guided.run(problem, weights, gradients, schedule_tiled(sizes, budget, default), tolerance)
         else:
             losses = tiled.run(problem, weights, gradients, schedule_tiled(sizes, budget, default), tolerance)
     return losses, gradients

@@ -41,6 +41,7 @@ class Schedule:
     tile_rows: int
     block_nodes: int
     workspace: int
+    guide_rows: int = 1024
 
 
 def row_bytes(sizes: Sizes) -> int:
@@ -101,6 +102,11 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
     if budget is not None and budget < least:
         refuse("batched", budget, least, sizes)
     return Schedule("batched", [(0, batch)], [nodes], nodes, BLOCK_NODES, least)
+
+
+def guide_classes(classes: int) -> int:
+    """How many classes a guide draws beside those always present."""
+    return max(32, classes // 32)
 
 
 def cut(nodes: Sequence[int], capacity: int) -> list[tuple[int, int]]:
