@@ -58,6 +58,8 @@ class LSTMEncoder(Encoder):
         steps = frames // self.stack
         x = features[:, : steps * self.stack].reshape(batch, steps, dim * self.stack)  # (B, T, M*stack)
         lengths = lengths // self.stack
+        if steps == 0:  # torch.nn.LSTM refuses an empty sequence
+            return x.new_zeros(batch, 0, self.dim), lengths
         mirror = mirrored(lengths, steps)  # (B, T)
         for ahead, behind in zip(self.forwards, self.backwards, strict=True):
             forth, _ = ahead(x)  # (B, T, H)

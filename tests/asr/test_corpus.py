@@ -1,0 +1,160 @@
+"""Digit strings are a pure function of seed, epoch and index; manifests tell what is wrong with a line."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import soundfile
+
+from samplewise.asr.corpus import (
+    TEST,
+    TRAIN,
+    VALID,
+    VALID_RECORDINGS,
+    WORDS,
+    DigitStrings,
+    ManifestCorpus,
+    read_manifest,
+    split_recordings,
+)
+from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.recipe import DigitStringsOptions
+
+from .made import RATE, tone
+
+OPTIONS = DigitStringsOptions(strings_per_epoch=50, test_strings=40, valid_strings=8)
+
+
+def strings(recordings, part=TRAIN, seed=1, options=OPTIONS) -> DigitStrings:
+    chosen = split_recordings(recordings, part, options)
+    return DigitStrings(chosen, options, part=part, seed=seed, sample_rate=RATE)
+
+
+def test_a_string_depends_on_seed_epoch_and_index_alone(recordings):
+    first, second = strings(recordings), strings(recordings)
+    for _ in range(3):  # what was asked for before has no influence
+        second.utterance(0, 5)
+    one, other = first.utterance(2, 7), second.utterance(2, 7)
+    assert one.text == other.text
+    np.testing.assert_array_equal(one.samples, other.samples)
+
+
+def test_seed_epoch_and_index_each_matter(recordings):
+    samples = [
+        strings(recordings, seed=seed).utterance(epoch, index).samples.tobytes()
+        for seed, epoch, index in ((1, 2, 7), (2, 2, 7), (1, 3, 7), (1, 2, 8))
+    ]
+    assert len(set(samples)) == 4
+
+
+def test_strings_are_of_one_speaker_and_the_lengths_asked_for(recordings):
+    corpus = strings(recordings)
+    lengths = Counter()
+    for index in range(50):
+        plan = corpus.plan(0, index)
+        assert {recording.speaker for recording in plan.recordings} == {plan.speaker}
+        assert all(0.05 * RATE - 1 <= pause <= 0.35 * RATE for pause in plan.pauses)
+        lengths[len(plan.recordings)] += 1
+    assert set(lengths) == {3, 4, 5, 6, 7}
+
+
+def test_the_text_is_what_is_spoken(recordings):
+    utterance = strings(recordings).utterance(0, 0)
+    plan = strings(recordings).plan(0, 0)
+    assert utterance.text == " ".join(WORDS[recording.digit] for recording in plan.recordings)
+    assert len(utterance.samples) == sum(len(r.samples) for r in plan.recordings) + sum(plan.pauses)
+    assert strings(recordings).seconds(0, 0) == len(utterance.samples) / RATE
+
+
+def test_parts_share_no_recording(recordings):
+    keys = {part: {r.key for r in split_recordings(recordings, part, OPTIONS)} for part in (TRAIN, VALID, TEST)}
+    assert not keys[TRAIN] & keys[VALID] and not keys[TRAIN] & keys[TEST] and not keys[VALID] & keys[TEST]
+    assert len(keys[TEST]) == 2 * 10 * 5
+    assert len(keys[VALID]) == 2 * 10 * VALID_RECORDINGS
+    everything = DigitStringsOptions(valid_strings=0)
+    assert len(split_recordings(recordings, TRAIN, everything)) == 2 * 10 * 3
+
+
+def test_test_strings_are_made_of_test_recordings_evenly(recordings):
+    options = DigitStringsOptions(test_strings=200)
+    corpus = strings(recordings, TEST, options=options)
+    used = Counter(r.key for index in range(200) for r in corpus.plan(0, index).recordings)
+    assert set(used) == {r.key for r in recordings if r.split == "test"}
+    assert max(used.values()) - min(used.values()) <= 1 + 1  # one more or less, for each of the two speakers
+
+
+def test_test_strings_are_fixed(recordings):
+    one, other = strings(recordings, TEST, seed=1), strings(recordings, TEST, seed=99)
+    for index in range(len(one)):
+        np.testing.assert_array_equal(one.utterance(0, index).samples, other.utterance(5, index).samples)
+
+
+def test_a_speaker_without_a_digit_is_refused(recordings):
+    few = [r for r in recordings if not (r.speaker == "bob" and r.digit == 4)]
+    with pytest.raises(UserError, match="four by bob"):
+        strings(few)
+
+
+def test_nothing_to_make_strings_from_is_refused():
+    with pytest.raises(UserError):
+        strings([])
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    soundfile.write(tmp_path / "a.wav", tone(1, 0, 0), RATE)
+    soundfile.write(tmp_path / "b.wav", tone(2, 0, 0), RATE)
+    lines = [
+        {"audio": "a.wav", "text": "one", "speaker": "ann", "split": "train", "duration": 0.2},
+        {"audio": "b.wav", "text": "two", "split": "test"},
+        {"audio": "none.wav", "text": "two"},
+        {"audio": "a.wav", "text": "  "},
+        {"audio": "a.wav"},
+        {"text": "two"},
+    ]
+    path = tmp_path / "manifest.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + '\n\n{"audio": \n')
+    return path
+
+
+def test_manifest_lines_are_read_or_named(manifest, bad):
+    entries = read_manifest(manifest, bad)
+    assert [(e.path.name, e.text, e.speaker, e.duration) for e in entries] == [
+        ("a.wav", "one", "ann", 0.2),
+        ("b.wav", "two", "", None),
+    ]
+    assert bad.counts() == {
+        "empty transcript": 2,
+        "missing file": 1,
+        "no audio path in the manifest": 1,
+        "not a line of JSON": 1,
+    }
+    assert "manifest.jsonl:3 none.wav" in bad.report()
+    assert len(read_manifest(manifest.parent, BadDataLog())) == 2
+
+
+def test_a_split_takes_its_lines_only(manifest, bad):
+    assert [e.text for e in read_manifest(manifest, bad, "test")] == ["two"]
+    with pytest.raises(UserError, match="of split 'dev'"):
+        read_manifest(manifest, bad, "dev")
+
+
+def test_bad_lines_are_refused_if_the_recipe_says_so(manifest):
+    with pytest.raises(UserError, match=r"manifest\.jsonl:3 none\.wav: missing file"):
+        read_manifest(manifest, BadDataLog("raise"))
+
+
+def test_a_missing_manifest_is_refused(tmp_path, bad):
+    with pytest.raises(UserError, match="no manifest at"):
+        read_manifest(tmp_path, bad)
+
+
+def test_manifest_corpus_reads_and_resamples(manifest, bad):
+    corpus = ManifestCorpus(read_manifest(manifest, bad), 2 * RATE)
+    utterance = corpus.utterance(0, 0)
+    assert (utterance.text, utterance.speaker) == ("one", "ann")
+    assert len(utterance.samples) == pytest.approx(2 * len(tone(1, 0, 0)), abs=4)
+    assert (corpus.seconds(0, 0), corpus.seconds(0, 1)) == (0.2, 0.0)

@@ -1,0 +1,153 @@
+"""From utterances to batches: what is refused, what stands in for it, and the order of the stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from samplewise.asr.corpus import Utterance
+from samplewise.asr.examples import (
+    EvaluationExamples,
+    Example,
+    Preparation,
+    Stream,
+    TrainingExamples,
+    collate,
+)
+from samplewise.asr.features import LogMel
+from samplewise.asr.problems import BadDataError, BadDataLog, UserError
+from samplewise.asr.recipe import LogMelOptions
+from samplewise.asr.tokenizer import CharacterTokenizer
+
+from .made import RATE, tone
+
+
+class Listed:
+    """A corpus of given utterances; an entry of text None cannot be read."""
+
+    def __init__(self, *texts: str | None, seconds: float = 0.5):
+        self.all = [Utterance(tone(i % 10, 0, 0, seconds), text, f"utterance {i}") for i, text in enumerate(texts)]
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def utterance(self, epoch, index):
+        if self.all[index].text is None:
+            raise BadDataError(self.all[index].key, "unreadable recording")
+        return self.all[index]
+
+    def seconds(self, epoch, index):
+        return len(self.all[index].samples) / RATE
+
+
+def preparation(stack: int = 4, ctc: bool = True) -> Preparation:
+    features = LogMel(LogMelOptions(sample_rate=RATE, mels=8))
+    return Preparation(features, CharacterTokenizer(" abc"), lambda frames: frames // stack, ctc)
+
+
+def reason(utterance: Utterance, **options) -> str:
+    with pytest.raises(BadDataError) as error:
+        preparation(**options)(utterance)
+    assert error.value.problem.key == utterance.key
+    return error.value.problem.reason
+
+
+def test_a_good_utterance():
+    example = preparation()(Utterance(tone(1, 0, 0), " A  b", "x", "ann"))
+    assert (example.text, example.targets.tolist(), example.speaker) == ("a b", [2, 1, 3], "ann")
+    assert example.features.shape == (18, 8)
+
+
+def test_what_cannot_be_learnt_is_named():
+    assert reason(Utterance(tone(1, 0, 0), "abz", "x")) == "character outside the vocabulary"
+    assert reason(Utterance(tone(1, 0, 0), " \t", "x")) == "empty transcript"
+    assert reason(Utterance(tone(1, 0, 0), "ab" * 10, "x")) == "too few frames"
+    assert reason(Utterance(tone(1, 0, 0)[:100], "a", "x"), ctc=False) == "too few frames"
+
+
+def test_the_encoder_is_asked_for_lengths_and_ctc_needs_blanks_between_repeats():
+    utterance = Utterance(tone(1, 0, 0), "aabb", "x")  # 18 frames
+    assert len(preparation(stack=3)(utterance).targets) == 4  # 6 encoder frames: 4 labels and 2 blanks just fit
+    assert reason(utterance, stack=4) == "too few frames"  # 4 encoder frames
+    assert len(preparation(stack=18, ctc=False)(utterance).targets) == 4  # one frame is enough for a transducer
+
+
+def test_training_takes_the_next_usable_utterance_instead():
+    bad = BadDataLog()
+    examples = TrainingExamples(Listed("a", None, "z", "b"), preparation(), bad)
+    assert [examples[0, index].text for index in range(4)] == ["a", "b", "b", "b"]
+    assert bad.counts() == {"unreadable recording": 1, "character outside the vocabulary": 1}
+    assert "skipped 2 utterances" in bad.report()
+
+
+def test_training_refuses_where_the_recipe_says_so():
+    with pytest.raises(UserError, match=r"utterance 1: unreadable recording(.|\n)*on_bad_data: skip"):
+        TrainingExamples(Listed("a", None), preparation(), BadDataLog("raise"))[0, 1]
+
+
+def test_training_on_nothing_usable_is_an_error_and_not_an_endless_loop():
+    with pytest.raises(UserError, match="not one utterance"):
+        TrainingExamples(Listed(None, "z"), preparation(), BadDataLog())[0, 0]
+
+
+def test_evaluation_leaves_out_and_counts():
+    bad = BadDataLog()
+    examples = EvaluationExamples(Listed("a", None, "b"), preparation(), bad)
+    assert [example.text for example in examples.examples] == ["a", "b"]
+    assert bad.counts() == {"unreadable recording": 1}
+
+
+def test_collate_pads():
+    examples = [
+        Example(torch.ones(3, 2), torch.tensor([1, 2]), "k1", "ab", "s"),
+        Example(torch.ones(5, 2), torch.tensor([3]), "k2", "c", "s"),
+    ]
+    batch = collate(examples)
+    assert batch["features"].shape == (2, 5, 2)
+    assert batch["features"][0, 3:].abs().sum() == 0
+    assert batch["targets"].tolist() == [[1, 2], [3, 0]]
+    assert (batch["feature_lengths"].tolist(), batch["target_lengths"].tolist()) == ([3, 5], [2, 1])
+    assert batch["keys"] == ["k1", "k2"]
+
+
+def stream(length: int = 60, seed: int = 1, pool: int = 3, corpus=None) -> Stream:
+    return Stream(corpus or Varied(), seed=seed, length=length, group=4, pool=pool)
+
+
+class Varied:
+    """Twenty utterances whose length is their index."""
+
+    def __len__(self):
+        return 20
+
+    def seconds(self, epoch, index):
+        return float(index)
+
+
+@pytest.mark.parametrize("pool", [1, 3, 50])
+@pytest.mark.parametrize("length", [60, 52, 4])
+def test_the_stream_visits_every_utterance_once_an_epoch(pool, length):
+    pairs = list(stream(length, pool=pool))
+    assert len(pairs) == len(stream(length)) == length
+    assert len(set(pairs)) == length
+    counts = Counter(epoch for epoch, _ in pairs)
+    assert counts == {epoch: min(20, length - 20 * epoch) for epoch in range(-(-length // 20))}
+
+
+def test_the_stream_is_the_same_for_the_same_seed_only():
+    assert list(stream()) == list(stream())
+    assert list(stream()) != list(stream(seed=2))
+
+
+def test_groups_of_like_length_stand_together():
+    def spread(pairs) -> float:
+        groups = [pairs[i : i + 4] for i in range(0, len(pairs), 4)]
+        return float(np.mean([max(i for _, i in group) - min(i for _, i in group) for group in groups]))
+
+    pairs = list(stream(pool=5))
+    assert spread(pairs) < 0.5 * spread(list(stream(pool=1)))
+    firsts = [pairs[i][1] for i in range(0, 20, 4)]
+    assert firsts != sorted(firsts), "batches must not come in order of length"
