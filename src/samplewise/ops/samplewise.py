@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, START, STRIDE
 from samplewise.ops.problem import Gradients, Problem
-from samplewise.ops.tiles import Emissions, Workspace, emission_tile, forward_tile, gradient_tile, run_lattice
+from samplewise.ops.tiles import Emissions, Tile, emission_pass, gradient_tile, run_lattice
 from samplewise.plan.planner import Schedule
 
 
@@ -21,14 +21,13 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
     losses = weights.new_empty(len(problem.lengths.frames))
     wants_encodings = gradients is not None and gradients.wants_encodings
-    workspace = Workspace.of(problem, max(schedule.group_nodes), problem.weight.shape[0], wants_encodings)
+    workspace = Tile.of(problem, max(schedule.group_nodes), wants_encodings)
     for first, stop in schedule.groups:
         group = problem.group(first, stop)
         node = torch.arange(group.nodes, device=problem.device)
         tile = workspace.head(group.nodes)
         out = Emissions.empty(group.nodes, problem)
-        forward_tile(problem, group, node, tile)  # lines 5, 6
-        emission_tile(problem, node, tile, out)  # line 7: P_D
+        emission_pass(problem, group, node, tile, out)  # lines 5 to 7
         occupancy = run_lattice(problem, group, out, weights, losses, schedule.block_nodes, gradients is not None)
         if gradients is not None:  # lines 8 to 11
             clear_unusable(tile.z, group.table, losses[first:stop])

@@ -1,7 +1,8 @@
-"""The method "tiled": three passes over nodes, no utterance's logits ever whole.
+"""The method "tiled": three passes over nodes, no more logits at a time than the workspace holds.
 
 Emission (every node, three floats kept), lattice (the floats become occupancies in place), gradient (only the nodes that carry
-the occupancy; z and h computed again).
+the occupancy). Where a group's z and h fit the workspace they are kept between the passes; elsewhere the gradient pass computes
+those of the active nodes again.
 """
 
 from __future__ import annotations
@@ -9,21 +10,23 @@ from __future__ import annotations
 from torch import Tensor
 
 from samplewise.ops.problem import Gradients, Problem
-from samplewise.ops.tiles import Emissions, Workspace, emission_pass, gradient_pass, run_lattice
+from samplewise.ops.tiles import Emissions, Kept, Tile, emission_pass, gradient_pass, run_lattice
 from samplewise.plan.planner import Schedule
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
     """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
     losses = weights.new_empty(len(problem.lengths.frames))
-    rows = min(schedule.tile_rows, max(schedule.group_nodes))
-    workspace = Workspace.of(problem, rows, problem.weight.shape[0], gradients is not None and gradients.wants_encodings)
+    tile = Tile.of(problem, schedule.tile_rows, gradients is not None and gradients.wants_encodings)
+    kept = Kept(problem, schedule.kept_rows) if gradients is not None else None
     for first, stop in schedule.groups:
         group = problem.group(first, stop)
         out = Emissions.empty(group.nodes, problem)
-        emission_pass(problem, group, workspace, out)
+        if kept is not None:
+            kept.clear()
+        emission_pass(problem, group, None, tile, out, kept)
         occupancy = run_lattice(problem, group, out, weights, losses, schedule.block_nodes, gradients is not None)
         if gradients is not None:
             active = problem.kernels.select(*occupancy[1:], group.table, losses[first:stop], tolerance)
-            gradient_pass(problem, group, active, workspace, occupancy, gradients)
+            gradient_pass(problem, group, active, tile, occupancy, gradients, kept)
     return losses

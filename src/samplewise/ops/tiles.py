@@ -6,7 +6,7 @@ that the next tile overwrites; h becomes dL/dh in place. Matrix products are PyT
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -37,7 +37,7 @@ class Occupancy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Workspace:
+class Tile:
     """The buffers of one tile of at most R rows."""
 
     z: Tensor  # (R, D)
@@ -48,30 +48,60 @@ class Workspace:
     label: Tensor  # (R,)
 
     @classmethod
-    def of(cls, problem: Problem, rows: int, classes: int, gradient: bool) -> Workspace:
-        dim = problem.weight.shape[1]
-
-        def floats(height: int, width: int) -> Tensor:
-            return torch.empty(height, width, dtype=problem.compute, device=problem.device)
-
+    def of(cls, problem: Problem, rows: int, gradient: bool) -> Tile:
+        classes, dim = problem.weight.shape
         index = torch.empty(3, rows, dtype=torch.int64, device=problem.device)
-        return cls(floats(rows, dim), floats(rows, classes), floats(rows if gradient else 0, dim), *index)
+        return cls(
+            floats(problem, rows, dim), floats(problem, rows, classes), floats(problem, rows if gradient else 0, dim), *index
+        )  # fmt: skip
 
     @property
     def rows(self) -> int:
-        return self.z.shape[0]
+        return self.frame.shape[0]
 
-    def head(self, rows: int) -> Workspace:
+    def head(self, rows: int) -> Tile:
         """The same buffers for a last tile of fewer rows."""
-        return self if rows == self.rows else self.part(0, rows)
-
-    def part(self, first: int, stop: int) -> Workspace:
-        """Rows first..stop-1 of the buffers."""
+        if rows == self.rows:
+            return self
         buffers = (self.z, self.h, self.dz, self.frame, self.token, self.label)
-        return Workspace(*(buffer[first:stop] for buffer in buffers))
+        return Tile(*(buffer[:rows] for buffer in buffers))
 
 
-def forward_tile(problem: Problem, group: Group, node: Tensor, tile: Workspace) -> None:
+class Kept:
+    """z and h of nodes that the gradient pass will want again, as far as they fit; then nothing is computed twice."""
+
+    def __init__(self, problem: Problem, capacity: int) -> None:
+        classes, dim = problem.weight.shape
+        self.z, self.h = floats(problem, capacity, dim), floats(problem, capacity, classes)  # (K, D), (K, C)
+        self.nodes: list[Tensor] = []
+        self.held, self.complete = 0, True
+
+    def clear(self) -> None:
+        self.nodes, self.held, self.complete = [], 0, True
+
+    def offer(self, count: int) -> bool:
+        """Whether `count` more nodes fit beside all of those before."""
+        self.complete = self.complete and self.held + count <= self.z.shape[0]
+        return self.complete
+
+    def place(self, node: Tensor, tile: Tile) -> Tile:
+        """The tile with its z and h in the store, for nodes that were offered and fit."""
+        here = slice(self.held, self.held + node.numel())
+        self.nodes.append(node)
+        self.held += node.numel()
+        return replace(tile, z=self.z[here], h=self.h[here])
+
+    def rows_of(self, node: Tensor) -> Tensor:
+        """Where the stored nodes lie in the store."""
+        stored, order = torch.cat(self.nodes).sort()
+        return order[torch.searchsorted(stored, node)]
+
+
+def floats(problem: Problem, height: int, width: int) -> Tensor:
+    return torch.empty(height, width, dtype=problem.compute, device=problem.device)
+
+
+def forward_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> None:
     """z and h of the tile's nodes; h is without its bias, which the kernels add where they read it."""
     kernels = problem.kernels
     kernels.locate(node, group.table, group.targets, tile.frame, tile.token, tile.label)
@@ -79,14 +109,8 @@ def forward_tile(problem: Problem, group: Group, node: Tensor, tile: Workspace) 
     torch.mm(tile.z, problem.weight.t(), out=tile.h)  # (R, D) (D, V)
 
 
-def emission_tile(problem: Problem, node: Tensor, tile: Workspace, out: Emissions) -> None:
-    problem.kernels.emission(
-        tile.h, problem.bias, node, tile.label, problem.blank, out.log_denominator, out.lp_blank, out.lp_label
-    )
-
-
 def gradient_tile(
-    problem: Problem, group: Group, node: Tensor, tile: Workspace, occupancy: Occupancy, gradients: Gradients,
+    problem: Problem, group: Group, node: Tensor, tile: Tile, occupancy: Occupancy, gradients: Gradients,
     rows: tuple[Tensor, Tensor],
 ) -> None:  # fmt: skip
     """h becomes dh; then dW += dh^T z, db += sum dh, dz = dh W, and dz goes on to the rows of the encodings."""
@@ -103,26 +127,47 @@ def gradient_tile(
         )
 
 
-def emission_pass(problem: Problem, group: Group, workspace: Workspace, out: Emissions) -> None:
-    """Emissions of every node of the group."""
-    for start in range(0, group.nodes, workspace.rows):
-        stop = min(start + workspace.rows, group.nodes)
-        node = torch.arange(start, stop, device=problem.device)
-        tile = workspace.head(stop - start)
-        forward_tile(problem, group, node, tile)
-        emission_tile(problem, node, tile, out)
+def emission_pass(
+    problem: Problem, group: Group, nodes: Tensor | None, tile: Tile, out: Emissions, kept: Kept | None = None
+) -> None:
+    """Emissions of the given nodes, or of every node of the group; z and h stay in `kept` if they fit beside what is there."""
+    count = group.nodes if nodes is None else nodes.numel()
+    keep = kept is not None and kept.offer(count)
+    for start in range(0, count, tile.rows):
+        stop = min(start + tile.rows, count)
+        node = torch.arange(start, stop, device=problem.device) if nodes is None else nodes[start:stop]
+        here = tile.head(stop - start)
+        if keep and kept is not None:
+            here = kept.place(node, here)
+        forward_tile(problem, group, node, here)
+        problem.kernels.emission(
+            here.h, problem.bias, node, here.label, problem.blank, out.log_denominator, out.lp_blank, out.lp_label
+        )
 
 
 def gradient_pass(
-    problem: Problem, group: Group, active: Tensor, workspace: Workspace, occupancy: Occupancy, gradients: Gradients
+    problem: Problem,
+    group: Group,
+    active: Tensor,
+    tile: Tile,
+    occupancy: Occupancy,
+    gradients: Gradients,
+    kept: Kept | None = None,
 ) -> None:
-    """Gradients from the active nodes (A,), packed into full tiles across utterances."""
+    """Gradients from the active nodes (A,), packed into full tiles across utterances; z and h from `kept` where it is
+    complete."""
     rows = gradients.open(problem, group)
-    for start in range(0, active.numel(), workspace.rows):
-        node = active[start : start + workspace.rows]
-        tile = workspace.head(node.numel())
-        forward_tile(problem, group, node, tile)
-        gradient_tile(problem, group, node, tile, occupancy, gradients, rows)
+    stored = kept.rows_of(active) if kept is not None and kept.complete and kept.held else None
+    for start in range(0, active.numel(), tile.rows):
+        node = active[start : start + tile.rows]
+        here = tile.head(node.numel())
+        if stored is not None and kept is not None:
+            problem.kernels.locate(node, group.table, group.targets, here.frame, here.token, here.label)
+            for store, buffer in ((kept.z, here.z), (kept.h, here.h)):
+                torch.index_select(store, 0, stored[start : start + tile.rows], out=buffer)
+        else:
+            forward_tile(problem, group, node, here)
+        gradient_tile(problem, group, node, here, occupancy, gradients, rows)
     gradients.close(problem, group)
 
 

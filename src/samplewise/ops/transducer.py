@@ -63,7 +63,7 @@ def run(inputs: Sequence[Tensor | None], weights: Tensor, wanted: int, options: 
         elif options.method == "samplewise":
             losses = samplewise.run(problem, weights, gradients, schedule_samplewise(sizes, budget, default))
         elif options.method == "guided":
-            losses = guided.run(problem, weights, gradients, schedule_tiled(sizes, budget, default), tolerance)
+            losses = guided.run(problem, weights, gradients, schedule_tiled(sizes, budget, default, "guided"), tolerance)
         else:
             losses = tiled.run(problem, weights, gradients, schedule_tiled(sizes, budget, default), tolerance)
     return losses, gradients

@@ -39,9 +39,9 @@ class Schedule:
     groups: list[tuple[int, int]]
     group_nodes: list[int]
     tile_rows: int
+    kept_rows: int
     block_nodes: int
     workspace: int
-    guide_rows: int = 1024
 
 
 def row_bytes(sizes: Sizes) -> int:
@@ -49,8 +49,11 @@ def row_bytes(sizes: Sizes) -> int:
     return sizes.compute_bytes * (sizes.classes + sizes.dim * (2 if sizes.gradient else 1)) + 32
 
 
-def node_bytes(sizes: Sizes) -> int:
-    """A node of a group: three floats, and its place in the list of active nodes."""
+def node_bytes(sizes: Sizes, method: str) -> int:
+    """A node of a group: three floats, and its place in the list of active nodes. A guide keeps both emissions and occupancies,
+    and marks exact nodes."""
+    if method == "guided":
+        return 5 * sizes.real_bytes + 8 + 8 + 1
     return 3 * sizes.real_bytes + (8 if sizes.gradient else 0)
 
 
@@ -62,10 +65,15 @@ def fixed_bytes(sizes: Sizes) -> int:
     return weight + lattice + sizes.threads * (sizes.classes * sizes.real_bytes + (1 << 19))
 
 
-def schedule_tiled(sizes: Sizes, budget: int | None, default: int) -> Schedule:
-    """Tiles near the caches, and as many utterances a group as the rest of the budget holds."""
+def kept_bytes(sizes: Sizes) -> int:
+    """A node whose z and h stay in the workspace until the gradient pass, and its place there."""
+    return sizes.compute_bytes * (sizes.classes + sizes.dim) + 16
+
+
+def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str = "tiled") -> Schedule:
+    """Tiles near the caches; what is left of the budget keeps z and h for the gradient pass, or else holds more utterances."""
     nodes = sizes.nodes
-    row, node, fixed = row_bytes(sizes), node_bytes(sizes), fixed_bytes(sizes)
+    row, node, fixed = row_bytes(sizes), node_bytes(sizes, method), fixed_bytes(sizes)
     wanted = max(SMALLEST_TILE, min(LARGEST_TILE, TILE_BYTES // row))
     wanted = min(wanted, sum(nodes))
     floor = fixed + node * max(nodes)
@@ -73,17 +81,27 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int) -> Schedule:
         budget = max(default, floor + row * wanted)
     least = floor + row * min(wanted, 16)
     if budget < least:
-        refuse("tiled", budget, least, sizes)
+        refuse(method, budget, least, sizes)
     tile = min(wanted, (budget - floor) // row)
-    groups = cut(nodes, (budget - fixed - row * tile) // node)
+    left = budget - fixed - row * tile
+    capacity, kept = left // node, 0
+    if sizes.gradient and method == "tiled":
+        together = left // (node + kept_bytes(sizes))
+        if together >= max(nodes):  # then every group keeps all that it has
+            capacity = together
+            kept = min(capacity, sum(nodes))
+    groups = cut(nodes, capacity)
     counts = [sum(nodes[first:stop]) for first, stop in groups]
-    return Schedule("tiled", groups, counts, tile, BLOCK_NODES, fixed + row * tile + node * max(counts))
+    if sizes.gradient and method == "guided":
+        kept = min(max(counts), (left - node * max(counts)) // kept_bytes(sizes))
+    used = fixed + row * tile + node * max(counts) + kept_bytes(sizes) * min(kept, max(counts))
+    return Schedule(method, groups, counts, tile, min(kept, max(counts)), BLOCK_NODES, used)
 
 
 def schedule_samplewise(sizes: Sizes, budget: int | None, default: int) -> Schedule:
     """As many utterances in flight as the budget holds with their logits; at least one."""
     nodes = sizes.nodes
-    per_node, fixed = row_bytes(sizes) + node_bytes(sizes), fixed_bytes(sizes)
+    per_node, fixed = row_bytes(sizes) + node_bytes(sizes, "samplewise"), fixed_bytes(sizes)
     least = fixed + per_node * max(nodes)
     if budget is None:
         budget = max(default, least)
@@ -91,17 +109,17 @@ def schedule_samplewise(sizes: Sizes, budget: int | None, default: int) -> Sched
         refuse("samplewise", budget, least, sizes)
     groups = cut(nodes, (budget - fixed) // per_node)
     counts = [sum(nodes[first:stop]) for first, stop in groups]
-    return Schedule("samplewise", groups, counts, max(counts), BLOCK_NODES, fixed + per_node * max(counts))
+    return Schedule("samplewise", groups, counts, max(counts), 0, BLOCK_NODES, fixed + per_node * max(counts))
 
 
 def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padded_width: int) -> Schedule:
     """Everything at once, padding included."""
     batch = len(sizes.frames)
     nodes = batch * padded_frames * padded_width
-    least = fixed_bytes(sizes) + nodes * (row_bytes(sizes) + node_bytes(sizes) + 2 * sizes.dim * sizes.real_bytes)
+    least = fixed_bytes(sizes) + nodes * (row_bytes(sizes) + node_bytes(sizes, "batched") + 2 * sizes.dim * sizes.real_bytes)
     if budget is not None and budget < least:
         refuse("batched", budget, least, sizes)
-    return Schedule("batched", [(0, batch)], [nodes], nodes, BLOCK_NODES, least)
+    return Schedule("batched", [(0, batch)], [nodes], nodes, 0, BLOCK_NODES, least)
 
 
 def guide_classes(classes: int) -> int:
