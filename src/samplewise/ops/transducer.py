@@ -19,7 +19,7 @@ from samplewise.ops import batched, guided, samplewise, tiled
 from samplewise.ops.guards import finish_nonfinite, once, scale_once
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, Gradients, Problem, real_dtype
 from samplewise.plan.budget import default_budget
-from samplewise.plan.planner import Sizes, schedule_batched, schedule_samplewise, schedule_tiled
+from samplewise.plan.planner import Sizes, schedule_of
 
 
 class Options(NamedTuple):
@@ -56,16 +56,15 @@ def run(inputs: Sequence[Tensor | None], weights: Tensor, wanted: int, options: 
     gradients = Gradients.of(problem, wanted) if wanted else None
     budget, default = options.memory_budget or None, default_budget(problem.device)
     tolerance = torch.finfo(problem.compute).eps if options.tolerance < 0 else options.tolerance
+    schedule = schedule_of(options.method, sizes, budget, default, problem.encoder_out.shape[1], problem.predictor_out.shape[1])
     with torch.autocast(problem.device.type, enabled=False):
-        if options.method == "batched":
-            schedule = schedule_batched(sizes, budget, problem.encoder_out.shape[1], problem.predictor_out.shape[1])
+        if schedule.method == "batched":
             losses = batched.run(problem, weights, gradients, schedule.block_nodes)
-        elif options.method == "samplewise":
-            losses = samplewise.run(problem, weights, gradients, schedule_samplewise(sizes, budget, default))
-        elif options.method == "guided":
-            losses = guided.run(problem, weights, gradients, schedule_tiled(sizes, budget, default, "guided"), tolerance)
+        elif schedule.method == "samplewise":
+            losses = samplewise.run(problem, weights, gradients, schedule)
         else:
-            losses = tiled.run(problem, weights, gradients, schedule_tiled(sizes, budget, default), tolerance)
+            passes = guided if schedule.method == "guided" else tiled
+            losses = passes.run(problem, weights, gradients, schedule, tolerance)
     return losses, gradients
 
 

@@ -11,6 +11,7 @@ from samplewise.plan.budget import show_bytes
 BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of rows (1 MiB of float64)
 TILE_BYTES = 8 << 20  # z, h and dz of a tile stay near the caches
 SMALLEST_TILE, LARGEST_TILE = 128, 4096
+WORTHWHILE_GUIDE = 0.4  # of all classes; above it a guide costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,26 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     return Schedule(method, groups, counts, tile, min(kept, max(counts)), BLOCK_NODES, used)
 
 
+def choose(sizes: Sizes, budget: int | None, default: int) -> Schedule:
+    """The schedule of method "auto", the cheapest that fits.
+
+    "guided" pays where the guide's classes are few beside all of them; "tiled" everywhere else, which includes what
+    "samplewise" does for utterances whose logits fit the budget. The reason is said in the plan.
+    """
+    if guide_share(sizes) <= WORTHWHILE_GUIDE:
+        try:
+            return schedule_tiled(sizes, budget, default, "guided")
+        except TransducerError:
+            pass  # too little memory for the occupancies beside the emissions
+    return schedule_tiled(sizes, budget, default, "tiled")
+
+
+def guide_share(sizes: Sizes) -> float:
+    """Classes of the guide over all classes: K drawn ones, the labels of the largest utterance, and blank."""
+    largest = max(range(len(sizes.nodes)), key=sizes.nodes.__getitem__)
+    return min(1.0, (guide_classes(sizes.classes) + sizes.labels[largest] + 1) / sizes.classes)
+
+
 def schedule_samplewise(sizes: Sizes, budget: int | None, default: int) -> Schedule:
     """As many utterances in flight as the budget holds with their logits; at least one."""
     nodes = sizes.nodes
@@ -125,6 +146,17 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
 def guide_classes(classes: int) -> int:
     """How many classes a guide draws beside those always present."""
     return max(32, classes // 32)
+
+
+def schedule_of(method: str, sizes: Sizes, budget: int | None, default: int, padded_frames: int, padded_width: int) -> Schedule:
+    """The schedule of a method by its name. The padded sizes, T and U + 1, matter to "batched" alone."""
+    if method == "auto":
+        return choose(sizes, budget, default)
+    if method == "batched":
+        return schedule_batched(sizes, budget, padded_frames, padded_width)
+    if method == "samplewise":
+        return schedule_samplewise(sizes, budget, default)
+    return schedule_tiled(sizes, budget, default, method)
 
 
 def cut(nodes: Sequence[int], capacity: int) -> list[tuple[int, int]]:

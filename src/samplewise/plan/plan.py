@@ -1,0 +1,181 @@
+"""What a call would do, without doing it: method, tiles, groups, memory and time, and the largest batch that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from samplewise.checks import METHODS, check_choice
+from samplewise.errors import TransducerError
+from samplewise.plan.budget import default_budget, parse_budget, show_bytes
+from samplewise.plan.costs import EXACT_METHODS, Amounts, FunctionCost, function_costs
+from samplewise.plan.planner import Schedule, Sizes, guide_classes, guide_share, schedule_of
+
+TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one batch would be computed. `print(plan)` shows it as a table."""
+
+    sizes: Sizes
+    schedule: Schedule
+    dtype: torch.dtype
+    share: float
+    budget: int
+    reason: str
+
+    @property
+    def method(self) -> str:
+        """The method that runs."""
+        return self.schedule.method
+
+    @property
+    def workspace(self) -> int:
+        """Bytes beyond inputs, outputs and gradients."""
+        return self.schedule.workspace
+
+    @property
+    def tile_rows(self) -> int:
+        """Nodes that a matrix product takes at a time."""
+        return self.schedule.tile_rows
+
+    @property
+    def groups(self) -> int:
+        """Groups of utterances, one after the other."""
+        return len(self.schedule.groups)
+
+    @property
+    def tensors(self) -> int:
+        """Bytes of the encodings, the output layer and the gradients of both."""
+        s = self.sizes
+        rows = len(s.frames) * (max(s.frames) + max(s.labels) + 1)
+        return 2 * s.compute_bytes * (rows * s.dim + s.classes * (s.dim + 1))
+
+    @property
+    def full_logits(self) -> int:
+        """Bytes of the padded 4-D logits, which this method never builds."""
+        s = self.sizes
+        return len(s.frames) * max(s.frames) * (max(s.labels) + 1) * s.classes * s.compute_bytes
+
+    def costs(self, method: str | None = None) -> list[FunctionCost]:
+        """Time and space of every function of the transducer for this plan's method, or for another."""
+        s, schedule = self.sizes, self.schedule
+        nodes, padded = sum(s.nodes), len(s.frames) * max(s.frames) * (max(s.labels) + 1)
+        method, most = method or self.method, max(schedule.group_nodes)
+        alive = {"batched": padded, "samplewise": max(s.nodes)}.get(method, max(schedule.tile_rows, schedule.kept_rows))
+        guide = round(guide_share(s) * s.classes)
+        return function_costs(
+            method, Amounts(nodes, padded, s.classes, s.dim, schedule.tile_rows, most, alive, self.share, guide)
+        )
+
+    def multiply_adds(self, method: str | None = None) -> int:
+        """Multiply-adds of the matrix products of a step, by far most of its time."""
+        return sum(cost.time for cost in self.costs(method) if "D V" in cost.time_formula or "D S" in cost.time_formula)
+
+    def largest_batch(self, memory: int | str, method: str | None = None) -> int:
+        """The most utterances like the longest of this batch whose tensors, gradients and workspace fit `memory` bytes."""
+        limit, method = parse_budget(memory), method or self.method
+        assert limit is not None
+        s = self.sizes
+        t, u = max(s.frames), max(s.labels)
+
+        def fits(batch: int) -> bool:
+            sizes = replace(s, frames=[t] * batch, labels=[u] * batch)
+            schedule = schedule_of(method, sizes, None, self.budget, t, u + 1)
+            return replace(self, sizes=sizes, schedule=schedule).tensors + schedule.workspace <= limit
+
+        low, high = 0, 1
+        while fits(high) and high < 1 << 16:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    def __str__(self) -> str:
+        lines = [
+            f"method      {self.method}: {self.reason}",
+            f"workspace   {show_bytes(self.workspace)} beyond {show_bytes(self.tensors)} of encodings, output layer, gradients",
+            f"instead of  {show_bytes(self.full_logits)} for the 4-D logits alone",
+            f"tiles       {self.tile_rows} nodes a tile; {sum(self.sizes.nodes)} nodes in {self.groups} group(s) of utterances",
+            "",
+            f"{'':34}" + "".join(f"{method:>14}" for method in EXACT_METHODS),
+            f"{'matrix products (multiply-adds)':34}" + "".join(f"{self.multiply_adds(m):14.2e}" for m in EXACT_METHODS),
+        ]
+        by_method = {method: self.costs(method) for method in EXACT_METHODS}
+        lines += ["", "time (operations)"]
+        for i, cost in enumerate(by_method["tiled"]):
+            lines.append(f"  {cost.name:32}" + "".join(f"{by_method[m][i].time:14.2e}" for m in EXACT_METHODS))
+        lines += ["", "space (elements of the result)"]
+        for i, cost in enumerate(by_method["tiled"]):
+            lines.append(f"  {cost.name:32}" + "".join(f"{by_method[m][i].space:14.2e}" for m in EXACT_METHODS))
+        return "\n".join(lines)
+
+
+def plan(
+    batch: int, frames: int | Sequence[int], labels: int | Sequence[int], vocab: int, dim: int, *,
+    dtype: torch.dtype = torch.float32, method: str = "auto", memory_budget: int | str | None = None,
+    share: float = TYPICAL_SHARE, gradient: bool = True, device: str | torch.device = "cpu",
+) -> Plan:  # fmt: skip
+    """What `transducer_loss` would do with such a batch: method, tile, groups, memory, operations. Nothing is computed.
+
+    Args:
+        batch: B, utterances.
+        frames, labels: T and U of every utterance, or one number an utterance.
+        vocab: V, classes with blank.
+        dim: D, joint dimension.
+        dtype: of the matrix products.
+        method, memory_budget: as in `transducer_loss`.
+        share: share of nodes that carry the occupancy, for the estimate of the time: 0.4 is usual at random weights, 0.1 and
+        less
+            after training.
+        gradient: False plans an evaluation of the loss alone.
+        device: whose memory and threads count.
+
+    Raises:
+        TransducerError: a size is not positive, the numbers of lengths and of utterances differ, or nothing fits the budget;
+        the
+            message says the least that works.
+
+    >>> import samplewise
+    >>> p = samplewise.plan(batch=32, frames=400, labels=60, vocab=2048, dim=512)
+    >>> p.method, p.workspace <= 64 << 20
+    ('guided', True)
+    """
+    check_choice("method", method, METHODS)
+    for name, size in (("batch", batch), ("vocab", vocab), ("dim", dim)):
+        if size <= 0:
+            raise TransducerError(f"{name} is {size}; it must be positive")
+    every_frames, every_labels = _each("frames", frames, batch, 1), _each("labels", labels, batch, 0)
+    device = torch.device(device)
+    compute = dtype.itemsize
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    sizes = Sizes(every_frames, every_labels, vocab, dim, compute, max(compute, 4), gradient, threads)
+    budget, default = parse_budget(memory_budget), default_budget(device)
+    schedule = schedule_of(method, sizes, budget, default, max(every_frames), max(every_labels) + 1)
+    return Plan(sizes, schedule, dtype, share, budget or default, _reason(method, sizes, schedule))
+
+
+def _each(name: str, value: int | Sequence[int], batch: int, least: int) -> list[int]:
+    values = [value] * batch if isinstance(value, int) else list(value)
+    if len(values) != batch:
+        raise TransducerError(f"{name} has {len(values)} lengths, but batch is {batch}")
+    for b, length in enumerate(values):
+        if length < least:
+            raise TransducerError(f"{name}[{b}] is {length}; it must be at least {least}")
+    return values
+
+
+def _reason(method: str, sizes: Sizes, schedule: Schedule) -> str:
+    if method != "auto":
+        return "as asked for"
+    classes = round(guide_share(sizes) * sizes.classes)
+    drawn = guide_classes(sizes.classes)
+    if schedule.method == "guided":
+        return f"a guide of {classes} classes ({drawn} drawn) out of {sizes.classes} finds the nodes that matter"
+    if schedule.kept_rows:
+        return f"a guide would need {classes} of {sizes.classes} classes; the logits of a group fit the budget and are kept"
+    return f"a guide would need {classes} of {sizes.classes} classes; logits are made again for the nodes that matter"
