@@ -1,0 +1,46 @@
+"""What every test shares: fresh kernels whenever their sources change, the backends at hand, a reproducible hypothesis."""
+
+import hashlib
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNELS = ROOT / "src" / "samplewise" / "kernels"
+
+# numba's cache looks at the file of a compiled function, not at the files it calls into: a cache for each state of the sources
+# keeps yesterday's kernels out. Set before numba is imported.
+SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted((KERNELS / "numba").glob("*.py")))).hexdigest()
+os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "numba" / SOURCES[:16])
+
+# HYPOTHESIS_PROFILE=fuzz looks for new examples; the default tries the same ones every time.
+settings.register_profile("default", deadline=None, derandomize=True, database=None)
+settings.register_profile("fuzz", deadline=None, max_examples=1000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+BACKENDS = [name for name in ("eager", "numba", "triton") if (KERNELS / name / "__init__.py").exists()]
+
+
+@pytest.fixture(params=BACKENDS)
+def kernels(request):
+    """Each module of kernels in turn: one test serves them all."""
+    return importlib.import_module(f"samplewise.kernels.{request.param}")
+
+
+@pytest.fixture(autouse=True)
+def same_start():
+    """Every test starts from the same random numbers, whichever ran before it, and on one thread: the problems are tiny, and
+    threads that wait for each other on a busy machine take most of the time. Tests of threads ask for more."""
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+def pytest_report_header():
+    found = ", ".join(BACKENDS)
+    return f"samplewise kernels: {found}" + ("" if importlib.util.find_spec("numba") else " (numba is not installed)")
