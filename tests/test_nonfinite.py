@@ -1,0 +1,144 @@
+"""One utterance with NaN or infinity: it is named, and the others keep their losses and gradients to the bit."""
+
+import pytest
+import torch
+
+import samplewise
+from samplewise import TransducerError
+from tests.problems import FLOATS, make, ours, truth
+
+METHODS = ("batched", "samplewise", "tiled", "guided")
+GUILTY = 1
+OTHERS = torch.tensor([0, 2, 3])
+
+
+def poisoned(value, activation, where):
+    """Utterance 1 of 4 has `value` in one frame, or in one row of its predictor; and the same problem without it."""
+    clean = make((6, 5, 7, 2), (3, 2, 0, 2), vocab=9, dim=5)
+    name = "encoder_out" if where == "frame" else "predictor_out"
+    x = getattr(clean, name).clone()
+    x[GUILTY, 1, 2] = value
+    return clean, clean.replace(**{name: x})
+
+
+CASES = [
+    (value, activation, where)
+    for value in (float("nan"), float("inf"), float("-inf"))
+    for activation in ("tanh", "relu", "gelu", "silu", "sigmoid", "identity")
+    for where in ("frame", "predictor")
+    # a saturated tanh or sigmoid is a finite number, and so is relu of -inf
+    if value != value or (activation not in ("tanh", "sigmoid") and not (activation == "relu" and value < 0))
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("value, activation, where", CASES)
+def test_others_keep_their_losses_and_gradients(method, value, activation, where):
+    clean, dirty = poisoned(value, activation, where)
+    without = torch.ones(4)
+    without[GUILTY] = 0.0
+    right = ours(clean, method=method, activation=activation, reduction="none", upstream=without)
+    for reduction in ("none", "sum"):
+        loss, gradients = ours(dirty, method=method, activation=activation, reduction=reduction)
+        if reduction == "none":
+            assert not torch.isfinite(loss[GUILTY])
+            assert_unchanged(method, loss[OTHERS], right[0][OTHERS])
+        else:
+            assert not torch.isfinite(loss)
+        for name in FLOATS:
+            assert torch.isfinite(gradients[name]).all(), f"{name}, {reduction}"
+            assert_unchanged(method, gradients[name], right[1][name])
+
+
+def assert_unchanged(method, got, right):
+    """To the bit; a guide may leave out other nodes, of no weight, when an utterance of the group has none."""
+    if method == "guided":
+        torch.testing.assert_close(got, right, rtol=1e-6, atol=2e-6)
+    else:
+        assert torch.equal(got, right)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+def test_saturated_units_are_finite(method, value):
+    """tanh(inf) = 1: nothing is wrong with such an utterance, and the gradient through the unit is 0."""
+    _, dirty = poisoned(value, "tanh", "frame")
+    loss, gradients = ours(dirty, method=method, reduction="none")
+    right, right_gradients = truth(dirty, reduction="none")
+    torch.testing.assert_close(loss.double(), right, rtol=1e-6, atol=0)
+    for name in FLOATS:
+        torch.testing.assert_close(gradients[name].double(), right_gradients[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean", "mean_volume", "mean_target"])
+def test_on_nonfinite(method, reduction):
+    clean, dirty = poisoned(float("nan"), "tanh", "frame")
+    options = {"method": method, "reduction": reduction}
+    kept = samplewise.transducer_loss(**dirty.inputs, **options)
+    assert not torch.isfinite(kept[GUILTY] if reduction == "none" else kept)
+
+    zeroed = samplewise.transducer_loss(**dirty.inputs, **options, on_nonfinite="zero")
+    losses = samplewise.transducer_loss(**clean.inputs, method=method, reduction="none")
+    losses[GUILTY] = 0.0
+    weights = {"sum": 1.0, "mean": 1 / 4, "mean_volume": 1 / 7, "mean_target": torch.tensor([1 / 3, 1 / 2, 1, 1 / 2]) / 4}
+    torch.testing.assert_close(zeroed, losses if reduction == "none" else (losses * weights[reduction]).sum())
+
+    with pytest.raises(TransducerError, match=r"1 of 4 losses .*utterance 1: nan"):
+        samplewise.transducer_loss(**dirty.inputs, **options, on_nonfinite="raise")
+
+
+@pytest.mark.parametrize("on_nonfinite", ["keep", "zero", "raise"])
+def test_finite_losses_are_left_alone(on_nonfinite):
+    clean, _ = poisoned(float("nan"), "tanh", "frame")
+    loss = samplewise.transducer_loss(**clean.inputs, on_nonfinite=on_nonfinite)
+    assert torch.equal(loss, samplewise.transducer_loss(**clean.inputs))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_impossible_label(method):
+    """A label of probability 0 makes its utterance infinite, and no other; a class of probability 0 that nobody needs is
+    fine."""
+    problem = make((6, 5, 7, 2), (3, 2, 1, 2), vocab=9, dim=5)
+    targets = torch.tensor([[1, 2, 3], [4, 8, 1], [2, 0, 0], [3, 3, 0]])
+    bias = problem.bias.clone()
+    bias[8] = -float("inf")
+    problem = problem.replace(targets=targets, bias=bias)
+    loss, gradients = ours(problem, method=method, reduction="none", wanted=("encoder_out", "predictor_out", "weight"))
+    assert loss[GUILTY] == float("inf") and torch.isfinite(loss[OTHERS]).all()
+    smaller = problem.replace(weight=problem.weight[:8], bias=bias[:8], targets=targets.clamp(max=7))
+    right, right_gradients = truth(smaller, reduction="none", upstream=torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    torch.testing.assert_close(loss[OTHERS].double(), right[OTHERS], rtol=1e-6, atol=0)
+    for name, gradient in gradients.items():
+        expected = right_gradients[name]
+        torch.testing.assert_close(gradient[:8].double(), expected, rtol=1e-5, atol=1e-5)
+    assert (gradients["weight"][8] == 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("tolerance", [None, 0.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_upstream_gradient_that_is_not_finite(method, tolerance, value):
+    """As in PyTorch: it reaches its utterance's encodings and the shared weights, visibly, and no other utterance."""
+    problem = make((6, 5, 7, 2), (3, 2, 0, 2), vocab=9, dim=5)
+    ones, broken = torch.ones(4), torch.ones(4)
+    broken[GUILTY] = value
+    options = {"method": method, "tolerance": tolerance, "reduction": "none"}
+    right, got = ours(problem, upstream=ones, **options), ours(problem, upstream=broken, **options)
+    assert torch.equal(got[0], right[0])
+    for name in ("encoder_out", "predictor_out"):
+        assert not torch.isfinite(got[1][name][GUILTY]).all()
+        torch.testing.assert_close(got[1][name][OTHERS], right[1][name][OTHERS])
+    assert not torch.isfinite(got[1]["weight"]).all() and not torch.isfinite(got[1]["bias"]).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_that_are_not_finite(method):
+    """Nothing can be saved when the output layer is broken, but every utterance says so."""
+    problem = make((6, 5), (3, 2), vocab=9, dim=5)
+    weight = problem.weight.clone()
+    weight[4, 2] = float("nan")
+    loss = samplewise.transducer_loss(**problem.replace(weight=weight).inputs, method=method, reduction="none")
+    assert loss.isnan().all()
+    with pytest.raises(TransducerError, match="2 of 2 losses"):
+        samplewise.transducer_loss(**problem.replace(weight=weight).inputs, method=method, on_nonfinite="raise")
