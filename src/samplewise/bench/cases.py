@@ -1,0 +1,174 @@
+"""What is measured: sizes, lengths and seeds, by name, in suites. No torch here."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from samplewise.bench.names import OURS, PEER_METHODS, YARDSTICK
+
+WEIGHED = ("auto", "tiled", "batched", "plain")
+
+FRAMES_A_SECOND, LABELS_A_SECOND = 25, 2.5  # of the sweep's audio: 40 ms a frame after subsampling, words or large word pieces
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload.
+
+    Attributes:
+        name: unique among all cases.
+        weights: "random", or "planted" alignments that stand for a trained model.
+        batch, frames, labels, classes, dim: B, T, U, V and D.
+        ragged: lengths from 20% to 100% of T and U; otherwise every utterance has T frames and U labels.
+        scale: factor on the output layer, to make logits large.
+        seed: of the random numbers.
+        measures: what is measured of "check", "time" and "memory"; a check comes before a time in any case.
+        methods: which ones are run unless the command names some.
+    """
+
+    name: str
+    weights: str
+    batch: int
+    frames: int
+    labels: int
+    classes: int
+    dim: int
+    ragged: bool = False
+    scale: float = 1.0
+    seed: int = 1
+    measures: tuple[str, ...] = ("check", "time", "memory")
+    methods: tuple[str, ...] = (*OURS, "auto:loss", "plain", "gemm1", YARDSTICK, "tanh", *PEER_METHODS)
+
+    def lengths(self) -> tuple[list[int], list[int]]:
+        """Frames and labels of each utterance; the first one is full."""
+        if not self.ragged:
+            return [self.frames] * self.batch, [self.labels] * self.batch
+        draw = random.Random(self.seed)
+        shares = [1.0] + [0.2 + 0.8 * draw.betavariate(2.0, 1.5) for _ in range(self.batch - 1)]
+        frames = [max(1, round(self.frames * share)) for share in shares]
+        labels = [self.labels] + [round(self.labels * share * draw.uniform(0.8, 1.0)) for share in shares[1:]]
+        return frames, labels
+
+    @property
+    def nodes(self) -> int:
+        """N, without padding."""
+        return sum(t * (u + 1) for t, u in zip(*self.lengths(), strict=True))
+
+    @property
+    def products(self) -> int:
+        """Multiply-adds of one output layer, N D V."""
+        return self.nodes * self.dim * self.classes
+
+    def reduced(self, products: int) -> Case:
+        """The same kind of workload with at most so many multiply-adds: fewer utterances, then shorter ones."""
+        case = self
+        while case.products > products and (case.batch, case.frames, case.labels) != (1, 1, 0):
+            if case.batch > 2:
+                case = replace(case, batch=max(2, case.batch // 2))
+            else:
+                case = replace(case, frames=max(1, case.frames * 3 // 4), labels=case.labels * 3 // 4)
+        return case
+
+    def sizes(self) -> dict[str, Any]:
+        """What decides the workload, without names and choices: the key under which rows of it are found again."""
+        return {key: value for key, value in asdict(self).items() if key not in ("name", "measures", "methods")}
+
+
+def case_from(values: dict[str, Any]) -> Case:
+    """The inverse of dataclasses.asdict, after a trip through JSON."""
+    arguments: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Case(**arguments)
+
+
+def quick() -> list[Case]:
+    """A trial of everything: no figure of it means anything."""
+    ours = ("auto", "guided", "tiled-exact", "batched")
+    return [
+        Case("quick-planted", "planted", 2, 40, 8, 64, 32, methods=(*ours, "plain", YARDSTICK, "optimized-transducer")),
+        Case("quick-random", "random", 2, 30, 6, 40, 24, methods=("auto", "auto:loss", "auto:bf16", YARDSTICK)),
+        Case("quick-ragged", "random", 4, 30, 6, 40, 24, ragged=True, methods=("auto", YARDSTICK)),
+    ]
+
+
+def table() -> list[Case]:
+    """The sizes at which samplewise has to reach its figures."""
+    half = ("auto:bf16", "tiled-exact:bf16", "gemm3:bf16")
+    everything = Case.methods
+    lengths = ("auto", "tiled", "tiled-exact", YARDSTICK)
+    return [
+        Case("planted", "planted", 4, 300, 60, 2048, 512, methods=(*everything, *half)),
+        Case("planted-long", "planted", 2, 600, 120, 4096, 512),
+        Case("random", "random", 4, 300, 60, 2048, 512, methods=(*everything, *half)),
+        Case("planted-8192", "planted", 4, 300, 60, 8192, 512),
+        Case("planted-1500", "planted", 1, 1500, 300, 2048, 512),
+        Case("characters", "random", 16, 400, 100, 32, 256),
+        Case("dense", "random", 8, 300, 60, 1024, 256, methods=lengths),
+        Case("ragged", "random", 12, 300, 60, 1024, 256, ragged=True, methods=lengths),
+    ]
+
+
+def accuracy() -> list[Case]:
+    """Errors alone. Large output weights make most sums underflow."""
+    methods = (*OURS, "plain", *PEER_METHODS)
+    base = Case("accuracy", "random", 2, 800, 60, 500, 256, measures=("check",), methods=methods)
+    planted = replace(base, name="accuracy-planted", weights="planted")
+    return [base, planted, replace(base, name="accuracy-x300", scale=300.0)]
+
+
+def sweep(seconds: tuple[int, ...] = (10, 20, 30, 40)) -> list[Case]:
+    """The paper's sweep: batches from 1 to 1024, 10 to 40 s of audio, at sizes of the output layer that a CPU can do."""
+    methods = ("auto", "tiled", "batched", "plain", YARDSTICK, "optimized-transducer", "fast-rnnt", "torchaudio")
+    return [
+        Case(
+            f"sweep-{length}s-{batch}", "random", batch, length * FRAMES_A_SECOND, round(length * LABELS_A_SECOND), 256, 64,
+            methods=methods,
+        )
+        for length in seconds
+        for batch in (1, 4, 16, 64, 256, 1024)
+    ]  # fmt: skip
+
+
+def headline() -> list[Case]:
+    """Batches from 1 to 1024 of 1000 frames and 100 labels: the 40 s of the sweep."""
+    return sweep((40,))
+
+
+AXES = {
+    "batch": (1, 2, 4, 8, 16, 32),
+    "frames": (50, 100, 200, 400, 800),
+    "labels": (10, 20, 40, 80, 160),
+    "classes": (64, 256, 1024, 4096, 8192),
+}
+AXES_BASE = Case(
+    "axes", "planted", 4, 200, 40, 1024, 256,
+    methods=(*WEIGHED, YARDSTICK, "optimized-transducer", "fast-rnnt", "fast-rnnt-pruned", "torchaudio"),
+)  # fmt: skip
+
+
+def axes() -> list[Case]:
+    """One size changed at a time, for the plots of time and memory against B, T, U and V."""
+    found = {}
+    for axis, values in AXES.items():
+        for value in values:
+            change: dict[str, Any] = {axis: value}
+            case = replace(AXES_BASE, **change)
+            name = f"axes-{case.batch}x{case.frames}x{case.labels}x{case.classes}"
+            found[name] = replace(case, name=name)
+    return list(found.values())
+
+
+def lattice() -> list[Case]:
+    """Memory alone, against the size of the lattice."""
+    sizes = ((50, 10), (100, 20), (200, 40), (400, 80), (800, 160), (1600, 320))
+    return [
+        Case(f"lattice-{t}x{u}", "planted", 4, t, u, 1024, 512, measures=("memory",), methods=WEIGHED) for t, u in sizes
+    ]  # fmt: skip
+
+
+SUITES = {made.__name__: made for made in (quick, table, accuracy, headline, sweep, axes, lattice)}
+
+
+def suite(name: str) -> list[Case]:
+    return SUITES[name]()

@@ -1,0 +1,94 @@
+"""The tensors of a case: encodings, output layer, targets, lengths; the same numbers on every machine with the same torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from samplewise.bench.cases import Case
+
+SCORE = 12.0  # of the planted class at a frame, in nats
+NOISE = 0.3  # standard deviation of what is added to both encodings
+BLANK_BIAS = 1.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Inputs of a transducer loss; blank is class 0 and the activation tanh.
+
+    encoder_out (B, T, D), predictor_out (B, U+1, D), weight (V, D), bias (V,), targets (B, U) int64, lengths (B,) int64.
+    """
+
+    encoder_out: Tensor
+    predictor_out: Tensor
+    weight: Tensor
+    bias: Tensor
+    targets: Tensor
+    encoder_lengths: Tensor
+    target_lengths: Tensor
+
+    @property
+    def learned(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.encoder_out, self.predictor_out, self.weight, self.bias
+
+    @property
+    def integers(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.targets, self.encoder_lengths, self.target_lengths
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.learned, *self.integers))
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.learned)
+
+    def asking(self, gradients: bool) -> Workload:
+        """The same numbers as leaves that ask for gradients, or do not."""
+        leaves = [tensor.detach().requires_grad_(gradients) for tensor in self.learned]
+        return Workload(leaves[0], leaves[1], leaves[2], leaves[3], *self.integers)
+
+
+def make_workload(case: Case) -> Workload:
+    generator = torch.Generator().manual_seed(case.seed)
+    frames, labels = case.lengths()
+    B, T, U, V, D = case.batch, case.frames, case.labels, case.classes, case.dim
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    targets = torch.randint(1, V, (B, U), generator=generator)
+    lengths = torch.tensor(frames), torch.tensor(labels)
+    bias = torch.zeros(V)
+    if case.weights == "random":
+        encoder_out, predictor_out, weight = normal(B, T, D), normal(B, U + 1, D), normal(V, D) * D**-0.5
+        bias = 0.1 * normal(V)
+    else:
+        weight = normal(V, D) * max(D**-0.5, 20.0 / D)  # large enough for SCORE within the reach of tanh
+        bias[0] = BLANK_BIAS
+        planted = plant(targets, frames, labels, T, generator)  # (B, T)
+        encoder_out = pointing(weight)[planted].add_(normal(B, T, D), alpha=NOISE)
+        predictor_out = NOISE * normal(B, U + 1, D)
+    return Workload(encoder_out, predictor_out, weight * case.scale, bias, targets, *lengths)
+
+
+def plant(targets: Tensor, frames: list[int], labels: list[int], width: int, generator: torch.Generator) -> Tensor:
+    """The class that each frame speaks of, (B, width): the labels in order at random frames, blank (0) at the others."""
+    planted = torch.zeros(len(frames), width, dtype=torch.int64)
+    for b, (t, u) in enumerate(zip(frames, labels, strict=True)):
+        u = min(u, t)
+        chosen = torch.randperm(t, generator=generator)[:u].sort().values
+        planted[b, chosen] = targets[b, :u]
+    return planted
+
+
+def pointing(weight: Tensor) -> Tensor:
+    """Pre-activations x (V, D) along the rows of `weight` with tanh(x_v) . weight_v = SCORE."""
+    low, high = torch.zeros(len(weight), 1), torch.full((len(weight), 1), 100.0)
+    for _ in range(40):
+        middle = (low + high) / 2
+        reached = (torch.tanh(middle * weight) * weight).sum(1, keepdim=True) >= SCORE
+        low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
+    return high * weight
