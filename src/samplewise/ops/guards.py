@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,20 @@ def once(ctx) -> None:
             "retain_graph=True"
         )
     ctx.used = True
+
+
+def hold(ctx, gradients: Sequence[Tensor]) -> None:
+    """Keep finished gradients for the backward.
+
+    Not by `save_for_backward`: its own reference would make autograd copy each of them into `.grad` instead of moving it there.
+    """
+    ctx.gradients = [gradient.detach() for gradient in gradients]
+
+
+def release(ctx) -> list[Tensor]:
+    """The gradients that `hold` kept; nobody else holds them afterwards."""
+    gradients, ctx.gradients = ctx.gradients, None
+    return gradients
 
 
 def scale_once(gradient: Tensor, upstream: Tensor) -> Tensor:

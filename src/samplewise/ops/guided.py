@@ -64,7 +64,7 @@ class Band:
 
     def share_outside(self) -> float:
         """The largest share of an utterance's occupancy that lies outside the exact nodes."""
-        occupancy = (self.gamma_blank + self.gamma_label).abs()
+        occupancy = (self.gamma_blank + self.gamma_label).abs_()
         sizes = self.group.table[:, FRAMES] * self.group.table[:, STRIDE]
         total = torch.segment_reduce(occupancy, "sum", lengths=sizes)
         outside = torch.segment_reduce(occupancy.masked_fill_(self.exact, 0.0), "sum", lengths=sizes)
@@ -78,26 +78,36 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     kept = Kept(problem, schedule.kept_rows) if gradients is not None else None
     share = 0.0  # of the nodes that needed exact emissions, in the group before
     for first, stop in schedule.groups:
-        group, here = problem.group(first, stop), slice(first, stop)
-        gammas = torch.empty(2, group.nodes, dtype=problem.real, device=problem.device)
-        exact = torch.zeros(group.nodes, dtype=torch.bool, device=problem.device)
-        if kept is not None:
-            kept.clear()
-        emissions = Emissions.empty(group.nodes, problem)
-        band = Band(problem, group, emissions, gammas[0], gammas[1], exact, tile, kept, schedule.block_nodes)
-        if share < WIDE_BAND:
-            guide(problem, group, emissions, schedule.tile_rows)
-            rounds, outside = settle(band, weights[here], losses[here], tolerance)
-            share = float(exact.float().mean())
-            message = "guided: utterances %d to %d, active share %.4f, rounds %d, occupancy outside %.1e"
-            logger.debug(message, first, stop - 1, share, rounds, outside)
-        else:
-            band.make_exact(None)
-            band.lattice(weights[here], losses[here])
-        if gradients is not None:
-            active = band.select(losses[here], tolerance / 2)
-            gradient_pass(problem, group, active[exact[active]], tile, band.occupancy, gradients, kept)
+        group = problem.group(first, stop)
+        share = run_group(problem, group, weights, losses, gradients, schedule, tolerance, tile, kept, share)
     return losses
+
+
+def run_group(
+    problem: Problem, group: Group, weights: Tensor, losses: Tensor, gradients: Gradients | None, schedule: Schedule,
+    tolerance: float, tile: Tile, kept: Kept | None, share: float,
+) -> float:  # fmt: skip
+    """One group from the guide to the gradient; returns the share of its nodes that needed exact emissions."""
+    here = slice(group.first, group.stop)
+    gammas = torch.empty(2, group.nodes, dtype=problem.real, device=problem.device)
+    exact = torch.zeros(group.nodes, dtype=torch.bool, device=problem.device)
+    emissions = Emissions.empty(group.nodes, problem)
+    if kept is not None:
+        kept.clear()
+    band = Band(problem, group, emissions, gammas[0], gammas[1], exact, tile, kept, schedule.block_nodes)
+    if share < WIDE_BAND:
+        guide(problem, group, emissions, schedule.tile_rows)
+        rounds, outside = settle(band, weights[here], losses[here], tolerance)
+        share = float(exact.float().mean())
+        message = "guided: utterances %d to %d, active share %.4f, rounds %d, occupancy outside %.1e"
+        logger.debug(message, group.first, group.stop - 1, share, rounds, outside)
+    else:
+        band.make_exact(None)
+        band.lattice(weights[here], losses[here])
+    if gradients is not None:
+        active = band.select(losses[here], tolerance / 2)
+        gradient_pass(problem, group, active[exact[active]], tile, band.occupancy, gradients, kept)
+    return share
 
 
 def guide(problem: Problem, group: Group, out: Emissions, rows: int) -> None:
@@ -144,11 +154,13 @@ def settle(band: Band, weights: Tensor, losses: Tensor, tolerance: float) -> tup
             return rounds - 1, outside
         if rounds == 1 and not bool(torch.isfinite(losses).all()):
             break  # what is wrong with an utterance is said by its exact emissions, not by a guide
-        chosen = band.select(losses, tolerance / 4)
-        missing = chosen[~band.exact[chosen]]
+        missing = band.select(losses, tolerance / 4)
+        missing = missing[~band.exact[missing]]
         if int(band.exact.sum()) + missing.numel() > WIDE_BAND * band.group.nodes:
+            del missing
             break
         band.make_exact(missing)
+        del missing
     band.make_exact((~band.exact).nonzero()[:, 0])
     band.lattice(weights, losses)
     return rounds, 0.0

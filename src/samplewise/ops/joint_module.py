@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from samplewise.checks import Lengths, check_blank, check_values
 from samplewise.errors import TransducerError
-from samplewise.ops.guards import finish_nonfinite, once, scale_once
+from samplewise.ops.guards import finish_nonfinite, hold, once, release, scale_once
 from samplewise.ops.logits import rnnt, rnnt_gradient
 from samplewise.ops.problem import real_dtype
 
@@ -48,7 +48,7 @@ class JointLoss(torch.autograd.Function):
             ctx.save_for_backward(*integers, *floats)
             return losses
         losses, gradients = run(call, integers, floats, weights, needed if any(needed) else None)
-        ctx.save_for_backward(*gradients)
+        hold(ctx, gradients)
         return (losses * weights.to(losses)).sum()
 
     @staticmethod
@@ -58,7 +58,7 @@ class JointLoss(torch.autograd.Function):
         if upstream is None:
             return *missing, *(None for _ in ctx.needed)
         if ctx.weighted:
-            saved = iter(ctx.saved_tensors)
+            saved = iter(release(ctx))
             return *missing, *(scale_once(next(saved), upstream) if need else None for need in ctx.needed)
         integers, floats = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         device = floats[0].device

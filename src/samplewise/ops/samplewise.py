@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, START, STRIDE
-from samplewise.ops.problem import Gradients, Problem
+from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Tile, emission_pass, gradient_tile, run_lattice
 from samplewise.plan.planner import Schedule
 
@@ -21,20 +21,26 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
     losses = weights.new_empty(len(problem.lengths.frames))
     wants_encodings = gradients is not None and gradients.wants_encodings
-    workspace = Tile.of(problem, max(schedule.group_nodes), wants_encodings)
+    tile = Tile.of(problem, max(schedule.group_nodes), wants_encodings)
     for first, stop in schedule.groups:
-        group = problem.group(first, stop)
-        node = torch.arange(group.nodes, device=problem.device)
-        tile = workspace.head(group.nodes)
-        out = Emissions.empty(group.nodes, problem)
-        emission_pass(problem, group, node, tile, out)  # lines 5 to 7
-        occupancy = run_lattice(problem, group, out, weights, losses, schedule.block_nodes, gradients is not None)
-        if gradients is not None:  # lines 8 to 11
-            clear_unusable(tile.z, group.table, losses[first:stop])
-            rows = gradients.open(problem, group)
-            gradient_tile(problem, group, node, tile, occupancy, gradients, rows)
-            gradients.close(problem, group)
+        run_group(problem, problem.group(first, stop), weights, losses, gradients, schedule, tile)
     return losses
+
+
+def run_group(
+    problem: Problem, group: Group, weights: Tensor, losses: Tensor, gradients: Gradients | None, schedule: Schedule, tile: Tile
+) -> None:
+    """Lines 4 to 12 for the utterances in flight; their tensors are freed when this returns."""
+    node = torch.arange(group.nodes, device=problem.device)
+    tile = tile.head(group.nodes)
+    out = Emissions.empty(group.nodes, problem)
+    emission_pass(problem, group, node, tile, out)  # lines 5 to 7
+    occupancy = run_lattice(problem, group, out, weights, losses, schedule.block_nodes, gradients is not None)
+    if gradients is not None:  # lines 8 to 11
+        clear_unusable(tile.z, group.table, losses[group.first : group.stop])
+        rows = gradients.open(problem, group)
+        gradient_tile(problem, group, node, tile, occupancy, gradients, rows)
+        gradients.close(problem, group)
 
 
 def clear_unusable(z: Tensor, table: Tensor, losses: Tensor) -> None:

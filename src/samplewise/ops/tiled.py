@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from samplewise.ops.problem import Gradients, Problem
+from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Tile, emission_pass, gradient_pass, run_lattice
 from samplewise.plan.planner import Schedule
 
@@ -20,13 +20,20 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     tile = Tile.of(problem, schedule.tile_rows, gradients is not None and gradients.wants_encodings)
     kept = Kept(problem, schedule.kept_rows) if gradients is not None else None
     for first, stop in schedule.groups:
-        group = problem.group(first, stop)
-        out = Emissions.empty(group.nodes, problem)
-        if kept is not None:
-            kept.clear()
-        emission_pass(problem, group, None, tile, out, kept)
-        occupancy = run_lattice(problem, group, out, weights, losses, schedule.block_nodes, gradients is not None)
-        if gradients is not None:
-            active = problem.kernels.select(*occupancy[1:], group.table, losses[first:stop], tolerance)
-            gradient_pass(problem, group, active, tile, occupancy, gradients, kept)
+        run_group(problem, problem.group(first, stop), weights, losses, gradients, schedule, tolerance, tile, kept)
     return losses
+
+
+def run_group(
+    problem: Problem, group: Group, weights: Tensor, losses: Tensor, gradients: Gradients | None, schedule: Schedule,
+    tolerance: float, tile: Tile, kept: Kept | None,
+) -> None:  # fmt: skip
+    """The three passes over one group. What they hold is gone when the next group begins."""
+    out = Emissions.empty(group.nodes, problem)
+    if kept is not None:
+        kept.clear()
+    emission_pass(problem, group, None, tile, out, kept)
+    occupancy = run_lattice(problem, group, out, weights, losses, schedule.block_nodes, gradients is not None)
+    if gradients is not None:
+        active = problem.kernels.select(*occupancy[1:], group.table, losses[group.first : group.stop], tolerance)
+        gradient_pass(problem, group, active, tile, occupancy, gradients, kept)

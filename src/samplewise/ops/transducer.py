@@ -16,7 +16,7 @@ from torch import Tensor
 from samplewise.checks import check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.ops import batched, guided, samplewise, tiled
-from samplewise.ops.guards import finish_nonfinite, once, scale_once
+from samplewise.ops.guards import finish_nonfinite, hold, once, release, scale_once
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, Gradients, Problem, real_dtype
 from samplewise.plan.budget import default_budget
 from samplewise.plan.planner import Sizes, schedule_of
@@ -136,7 +136,7 @@ def _(*arguments):
 
 def _sum_setup(ctx, inputs, output):
     ctx.wanted = inputs[INPUTS + 1]
-    ctx.save_for_backward(*output[2:])
+    hold(ctx, output[2:])
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
@@ -145,7 +145,7 @@ def _sum_backward(ctx, upstream, *unused):
     once(ctx)
     gradients: list[Tensor | None] = [None] * (INPUTS + 2 + len(Options._fields))
     if upstream is not None:
-        for i, (bit, gradient) in enumerate(zip(WANTED, ctx.saved_tensors, strict=True)):
+        for i, (bit, gradient) in enumerate(zip(WANTED, release(ctx), strict=True)):
             if ctx.wanted & bit:
                 gradients[i] = scale_once(gradient, upstream)
     return tuple(gradients)

@@ -11,7 +11,7 @@ from samplewise.checks import METHODS, check_choice
 from samplewise.errors import TransducerError
 from samplewise.plan.budget import default_budget, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, Amounts, FunctionCost, function_costs
-from samplewise.plan.planner import Schedule, Sizes, guide_classes, guide_share, schedule_of
+from samplewise.plan.planner import Schedule, Sizes, expected_bytes, guide_classes, guide_share, schedule_of
 
 TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
 
@@ -36,6 +36,11 @@ class Plan:
     def workspace(self) -> int:
         """Bytes beyond inputs, outputs and gradients."""
         return self.schedule.workspace
+
+    @property
+    def expected_workspace(self) -> int:
+        """Bytes of the workspace that are expected to be touched if `share` of the nodes carry the occupancy."""
+        return expected_bytes(self.sizes, self.schedule, self.share)
 
     @property
     def tile_rows(self) -> int:

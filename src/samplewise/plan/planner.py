@@ -10,6 +10,9 @@ from samplewise.plan.budget import show_bytes
 
 BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of rows (1 MiB of float64)
 TILE_BYTES = 8 << 20  # z, h and dz of a tile stay near the caches
+HISTOGRAM = 33000 * 16  # of occupancies, a thread
+PACKED_DEPTH = 320  # matrix products on a CPU pack so many columns of the weight at a time; measured
+SLACK = 1 << 20  # small tensors, and what the allocator rounds up
 SMALLEST_TILE, LARGEST_TILE = 128, 4096
 WORTHWHILE_GUIDE = 0.4  # of all classes; above it a guide costs more than it saves
 
@@ -46,15 +49,15 @@ class Schedule:
 
 
 def row_bytes(sizes: Sizes) -> int:
-    """A row of a tile: z, h, dz where there are gradients, and four indices."""
-    return sizes.compute_bytes * (sizes.classes + sizes.dim * (2 if sizes.gradient else 1)) + 32
+    """A row of a tile: z, once more as the matrix product packs it, h, dz where there are gradients, and four indices."""
+    return sizes.compute_bytes * (sizes.classes + sizes.dim * (3 if sizes.gradient else 2)) + 32
 
 
 def node_bytes(sizes: Sizes, method: str) -> int:
     """A node of a group: three floats, and its place in the list of active nodes. A guide keeps both emissions and occupancies,
     and marks exact nodes."""
     if method == "guided":
-        return 5 * sizes.real_bytes + 8 + 8 + 1
+        return 5 * sizes.real_bytes + 8 + 8 + 2
     return 3 * sizes.real_bytes + (8 if sizes.gradient else 0)
 
 
@@ -63,7 +66,28 @@ def fixed_bytes(sizes: Sizes) -> int:
     low_precision = sizes.compute_bytes < sizes.real_bytes
     weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision else 0
     lattice = min(BLOCK_NODES, max(sizes.nodes)) * 8 * sizes.threads
-    return weight + lattice + sizes.threads * (sizes.classes * sizes.real_bytes + (1 << 19))
+    packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
+    return weight + lattice + packed + SLACK + sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM)
+
+
+def expected_bytes(sizes: Sizes, schedule: Schedule, share: float) -> int:
+    """What the schedule is expected to take where `share` of the nodes carry the occupancy; its workspace is the bound.
+
+    The list of active nodes is as long as they are many, and a guide keeps logits only where those of all exact nodes fit.
+    """
+    most = max(schedule.group_nodes)
+    unused = 8 * round((1 - share) * most) if sizes.gradient else 0
+    if schedule.method == "guided":
+        exact = round(share * most)
+        kept = exact if exact <= schedule.kept_rows else 0
+        unused += 8 * round((1 - share) * most) + kept_bytes(sizes) * (schedule.kept_rows - kept)
+    return schedule.workspace - (unused if schedule.method in ("tiled", "guided") else 0)
+
+
+def guide_bytes(sizes: Sizes, rows: int) -> int:
+    """The guide's own tile of few classes, and their rows of the weight."""
+    classes = round(guide_share(sizes) * sizes.classes)
+    return sizes.compute_bytes * (rows * (classes + 2 * sizes.dim) + 2 * classes * sizes.dim)
 
 
 def kept_bytes(sizes: Sizes) -> int:
@@ -75,6 +99,8 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     """Tiles near the caches; what is left of the budget keeps z and h for the gradient pass, or else holds more utterances."""
     nodes = sizes.nodes
     row, node, fixed = row_bytes(sizes), node_bytes(sizes, method), fixed_bytes(sizes)
+    if method == "guided":
+        row, fixed = row + guide_bytes(sizes, 1) - guide_bytes(sizes, 0), fixed + guide_bytes(sizes, 0)
     wanted = max(SMALLEST_TILE, min(LARGEST_TILE, TILE_BYTES // row))
     wanted = min(wanted, sum(nodes))
     floor = fixed + node * max(nodes)
