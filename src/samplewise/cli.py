@@ -174,13 +174,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other on few cores
     try:
+        from samplewise import TransducerError
         from samplewise.asr.problems import UserError
     except ImportError as error:
         complain(NEEDS_EXTRA.format(error=error))
         return FAILED
     try:
         return arguments.run(arguments)
-    except UserError as error:
+    except (UserError, TransducerError) as error:
         complain(str(error))
         return FAILED
     except ImportError as error:

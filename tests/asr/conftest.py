@@ -9,16 +9,26 @@ import pytest
 import soundfile
 import torch
 
+import samplewise
 from samplewise.asr.corpus import Recording
 from samplewise.asr.problems import BadDataLog
 
 from .made import RATE, SHARED, make_recordings
 
 
+def launch_kernels() -> None:
+    """One loss: the first one starts numba's threads, and with some threading layers that resets torch's number of threads."""
+    lengths = torch.tensor([1])
+    samplewise.transducer_loss(
+        torch.zeros(1, 1, 2), torch.zeros(1, 2, 2), torch.zeros(3, 2), None, lengths[None], lengths, lengths
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Tiny tensors: more threads would only wait for each other."""
     threads = torch.get_num_threads()
+    launch_kernels()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)

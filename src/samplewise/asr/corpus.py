@@ -206,7 +206,10 @@ class ManifestCorpus:
 
     def utterance(self, epoch: int, index: int) -> Utterance:
         entry = self.entries[index]
-        samples = read_audio(entry.path, self.sample_rate, entry.duration)
+        try:
+            samples = read_audio(entry.path, self.sample_rate, entry.duration)
+        except BadDataError as error:  # the same file may stand in several lines
+            raise BadDataError(entry.key, error.problem.reason, error.problem.detail) from None
         return Utterance(samples, entry.text, entry.key, entry.speaker)
 
     def seconds(self, epoch: int, index: int) -> float:

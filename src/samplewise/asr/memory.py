@@ -16,7 +16,7 @@ import gc
 import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from samplewise import Joiner
 
 FLOAT_BYTES = 4
 TIMEOUT = 300  # seconds
+COPIES, SMALL = 6, 2 * 2**30  # of logits and encodings in the batched method; bytes that may be risked to measure it
 
 
 @dataclass(frozen=True)
@@ -59,33 +60,52 @@ class LossStep:
 
 
 def measure(step: LossStep) -> dict[str, Any]:
-    """Run `step` in a new process.
+    """Run `step` in a new process, and once more with the batched method if that takes little.
 
     Returns:
-        `peak_bytes` (None where this system gives no peak), `method` of measurement, and the sizes of what is never
-        built: `logits_bytes`, `joint_bytes`.
+        `peak_bytes` (None where it could not be measured), `measured_as`, `batched_peak_bytes` of the ordinary way on
+        the same batch, `logits_shape`, and the sizes of one copy of what is never built: `logits_bytes`, `joint_bytes`.
     """
+    peak, how = run(step)
+    small = COPIES * (step.logits_bytes + step.joint_bytes) <= SMALL
+    batched, _ = run(replace(step, method="batched", memory_budget=None)) if small and peak is not None else (None, "")
+    return {
+        "peak_bytes": peak,
+        "measured_as": how,
+        "batched_peak_bytes": batched,
+        "logits_shape": [len(step.encoder_lengths), max(step.encoder_lengths), max(step.target_lengths) + 1, step.vocab_size],
+        "logits_bytes": step.logits_bytes,
+        "joint_bytes": step.joint_bytes,
+    }
+
+
+def run(step: LossStep) -> tuple[int | None, str]:
+    """Peak bytes of a step in a process of its own, and how they were measured or why they were not."""
     command = [sys.executable, "-m", "samplewise.asr.memory", json.dumps(asdict(step))]
-    sizes = {"logits_bytes": step.logits_bytes, "joint_bytes": step.joint_bytes}
-    shape = [len(step.encoder_lengths), max(step.encoder_lengths), max(step.target_lengths) + 1, step.vocab_size]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True)
-        peak, how = json.loads(done.stdout.splitlines()[-1])
-    except (subprocess.SubprocessError, ValueError, IndexError) as error:
-        peak, how = None, f"not measured: {error}"
-    return {"peak_bytes": peak, "measured_as": how, "logits_shape": shape, **sizes}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.SubprocessError as error:
+        return None, f"not measured: {error}"
+    if done.returncode != 0:
+        return None, f"not measured: {done.stderr.strip().splitlines()[-1:] or done.returncode}"
+    peak, how = json.loads(done.stdout.splitlines()[-1])
+    return peak, how
 
 
 def describe(memory: dict[str, Any]) -> str:
     """The measurement in one line."""
-    batch, frames, rows, classes = memory["logits_shape"]
-    peak = memory["peak_bytes"]
-    took = f"{peak / 2**20:.1f} MiB at its peak" if peak is not None else f"peak {memory['measured_as']}"
+    peak, batched = memory["peak_bytes"], memory["batched_peak_bytes"]
+    took = f"{mebibytes(peak)} at the peak, {memory['measured_as']}" if peak is not None else memory["measured_as"]
+    ordinary = f"; the ordinary batched way measured the same: {mebibytes(batched)}" if batched is not None else ""
     return (
-        f"memory of the joint and the loss, forward and backward, on the largest batch: {took} ({memory['measured_as']}); "
-        f"the full 4-D logits ({batch}, {frames}, {rows}, {classes}) alone: {memory['logits_bytes'] / 2**20:.1f} MiB, "
-        f"the joint encodings under them {memory['joint_bytes'] / 2**20:.1f} MiB, each once to four times"
+        f"memory of the joint and the loss, forward and backward, largest batch: {took}; one copy of the full 4-D logits "
+        f"{tuple(memory['logits_shape'])}: {mebibytes(memory['logits_bytes'])}, and of the joint encodings they are made "
+        f"from: {mebibytes(memory['joint_bytes'])}{ordinary}"
     )
+
+
+def mebibytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
 
 
 def main(text: str) -> None:

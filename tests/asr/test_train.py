@@ -1,0 +1,205 @@
+"""A whole training run on made-up digits: files, results, refusals, bad data."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import pytest
+import soundfile
+import torch
+
+from samplewise.asr import train as training
+from samplewise.asr.checkpoint import last_checkpoint
+from samplewise.asr.problems import UserError
+from samplewise.asr.recipe import recipe_from_plain
+from samplewise.asr.scoring import score
+from samplewise.asr.train import train
+
+from .made import RATE, TINY, changed, tiny_recipe, tone
+
+MEMORY = dict.fromkeys(("peak_bytes", "batched_peak_bytes", "logits_bytes", "joint_bytes"), 1)
+MEMORY |= {"measured_as": "x", "logits_shape": [1] * 4}
+
+
+@pytest.fixture(autouse=True)
+def no_measuring(monkeypatch):
+    """Memory has its own test; a process for each run would take long."""
+    monkeypatch.setattr(training, "measure", lambda step: MEMORY)
+
+
+@pytest.fixture(scope="module")
+def finished(digits_directory, tmp_path_factory):
+    """One complete run with its results."""
+    directory = tmp_path_factory.mktemp("runs") / "tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "measure", lambda step: MEMORY)
+        lines: list[str] = []
+        recipe = tiny_recipe(training__evaluate_every=3)
+        outcome = train(recipe, directory, data=str(digits_directory), resume=False, say=lines.append)
+    return directory, outcome, "\n".join(lines)
+
+
+def log(directory) -> list[dict]:
+    return [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+
+
+def test_results_are_in_a_file(finished):
+    directory, outcome, _ = finished
+    results = json.loads((directory / "results.json").read_text())
+    assert results == json.loads(json.dumps(outcome.results))
+    assert outcome.stopped_by == 0
+    assert (results["steps"], results["seed"], results["recipe"]) == (6, 1, "tiny")
+    test = results["test"]
+    assert test["utterances"] == 6
+    assert test["wer"] == (test["insertions"] + test["deletions"] + test["substitutions"]) / test["words"]
+    assert 0 < test["nats_per_label"] < 50
+    assert set(test["by_speaker"]) == {"ann", "bob"}
+    assert results["parameters"] > 1000 and results["training_seconds"] > 0
+    assert results["versions"]["torch"] == torch.__version__
+    assert results["data"]["recordings"] == 160 and not results["data"]["synthetic"]
+    assert recipe_from_plain(results["recipe_keys"]).training.steps == 6
+
+
+def test_what_came_out_is_said(finished):
+    directory, _, said = finished
+    for piece in ("nats per label", "test WER", "memory of the joint and the loss", str(directory / "results.json")):
+        assert piece in said
+
+
+def test_the_log_has_losses_per_label_and_validation_errors(finished):
+    directory, _, _ = finished
+    lines = log(directory)
+    losses = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in losses] == [1, 2, 3, 4, 5, 6]
+    assert all(math.isfinite(line["transducer_nats_per_label"]) and line["ctc_nats_per_label"] > 0 for line in losses)
+    assert losses[-1]["transducer_nats_per_label"] < losses[0]["transducer_nats_per_label"]
+    assert losses[-1]["epoch"] == pytest.approx(6 * 4 / 20)
+    assert [line["step"] for line in lines if "eval_wer" in line] == [3, 6]
+
+
+def test_it_can_be_evaluated_again_with_the_same_result(finished, digits_directory, said):
+    directory, outcome, _ = finished
+    found = score(str(directory), "digits", data=str(digits_directory), say=said)
+    assert found.to_plain() == outcome.results["test"]
+    assert str(found.errors) in said.text
+
+
+def test_a_directory_in_use_is_refused_and_nothing_in_it_lost(finished, digits_directory):
+    directory, _, _ = finished
+    before = sorted(path.name for path in directory.iterdir())
+    with pytest.raises(UserError, match=r"is not empty(.|\n)*--resume(.|\n)*--output"):
+        train(tiny_recipe(), directory, data=str(digits_directory), resume=False)
+    assert sorted(path.name for path in directory.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 2}, "seed: 1 became 2"),
+        ({"training__steps": 9}, "training.steps: 6 became 9"),
+        ({"encoder__hidden": 8}, "encoder.hidden: 16 became 8"),
+    ],
+)
+def test_a_run_is_not_resumed_by_another_recipe(finished, digits_directory, changes, message):
+    with pytest.raises(UserError, match=message):
+        recipe = tiny_recipe(**{"training__evaluate_every": 3, **changes})
+        train(recipe, finished[0], data=str(digits_directory), resume=True, say=print)
+
+
+def test_a_run_is_not_resumed_on_other_data(finished, digits_directory, tmp_path):
+    shutil.copytree(digits_directory, tmp_path / "other")
+    soundfile.write(tmp_path / "other" / "recordings" / "1_ann_6.wav", tone(7, 0, 0), RATE)
+    with pytest.raises(UserError, match="fingerprint"):
+        train(tiny_recipe(training__evaluate_every=3), finished[0], data=str(tmp_path / "other"), resume=True)
+
+
+def test_a_finished_run_resumed_is_only_evaluated(finished, digits_directory, tmp_path, said):
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory)
+    outcome = train(
+        tiny_recipe(training__evaluate_every=3, training__keep=3), directory, data=str(digits_directory), resume=True, say=said
+    )
+    assert outcome.results["test"]["wer"] == finished[1].results["test"]["wer"]
+    assert "resuming from" in said.text
+
+
+def test_resuming_nothing_starts_from_the_beginning(digits_directory, tmp_path, said):
+    train(tiny_recipe(training__steps=1), tmp_path / "new", data=str(digits_directory), resume=True, say=said)
+    assert "starting from the beginning" in said.text
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("x")
+    with pytest.raises(UserError, match="nothing to resume"):
+        train(tiny_recipe(), tmp_path / "other", data=str(digits_directory), resume=True)
+
+
+def write_manifest(directory, lines) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / "manifest.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+
+def manifest_recipe(**changes):
+    data = {"kind": "manifest", "train": {"manifest": "manifest.jsonl", "split": "train"}}
+    data["test"] = {"manifest": "manifest.jsonl", "split": "test"}
+    values = changed(TINY, {"data": data, "tokenizer": {"kind": "characters"}, "training.workers": 1, **changes})
+    return recipe_from_plain(values)
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Good and bad utterances of every kind in both splits."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    lines = []
+    for i, word in enumerate(["one", "two", "three", "four", "five"]):
+        soundfile.write(directory / f"{i}.wav", tone(i, 0, 0, 0.4), RATE)
+        lines += [{"audio": f"{i}.wav", "text": word, "split": split} for split in ("train", "test")]
+    soundfile.write(directory / "silent.wav", 0 * tone(1, 0, 0), RATE)
+    soundfile.write(directory / "short.wav", tone(1, 0, 0, 0.02), RATE)
+    soundfile.write(directory / "cut.wav", tone(1, 0, 0), RATE)
+    (directory / "cut.wav").write_bytes((directory / "cut.wav").read_bytes()[:900])
+    for name in ("silent.wav", "short.wav", "cut.wav", "none.wav"):
+        lines += [{"audio": name, "text": "one", "split": split} for split in ("train", "test")]
+    lines += [{"audio": "0.wav", "text": "", "split": "train"}, {"audio": "0.wav", "text": "öne", "split": "test"}]
+    write_manifest(directory, lines)
+    return directory
+
+
+def test_bad_data_are_skipped_named_and_counted(manifest, tmp_path, said):
+    outcome = train(manifest_recipe(), tmp_path / "run", data=str(manifest), resume=False, say=said)
+    assert outcome.results["skipped"] == {
+        "missing file": 2,
+        "silent recording": 2,
+        "too few frames": 2,
+        "truncated recording": 2,
+        "empty transcript": 1,
+        "character outside the vocabulary": 1,
+    }
+    assert outcome.results["test"]["utterances"] == 5
+    assert "skipped 10 utterances" in said.text and "'ö' in 'öne'" in said.text
+    assert len((tmp_path / "run" / "skipped.jsonl").read_text().splitlines()) >= 10
+
+
+def test_bad_data_are_refused_where_the_recipe_says_so(manifest, tmp_path, said):
+    with pytest.raises(UserError, match=r"none\.wav: missing file"):
+        train(manifest_recipe(on_bad_data="raise"), tmp_path / "run", data=str(manifest), resume=False, say=said)
+
+
+def test_a_loss_that_is_not_finite_names_its_utterances(digits_directory, tmp_path, monkeypatch):
+    forward = training.Transducer.forward
+
+    def broken(self, *args, **kwargs):
+        losses = forward(self, *args, **kwargs)
+        return {**losses, "loss": losses["loss"] * float("nan")}
+
+    monkeypatch.setattr(training.Transducer, "forward", broken)
+    with pytest.raises(UserError, match=r"loss of step 1 is nan(.|\n)*train string 0:"):
+        train(tiny_recipe(), tmp_path / "run", data=str(digits_directory), resume=False)
+
+
+def test_checkpoints_are_kept_as_many_as_asked(finished):
+    directory, _, _ = finished
+    assert sorted(path.name for path in directory.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6"]
+    assert last_checkpoint(directory).name == "checkpoint-6"
+    assert (directory / "checkpoint-3" / "run.json").is_file()
