@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from samplewise.bench.arguments import add_bench
+
 NEEDS_EXTRA = "this command needs the training extra: pip install 'samplewise[train]' ({error})"
 FAILED, USAGE = 1, 2
 
@@ -52,6 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_train(commands)
     add_evaluate(commands)
     add_transcribe(commands)
+    add_bench(commands)
     return parser
 
 

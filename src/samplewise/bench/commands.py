@@ -25,7 +25,7 @@ from samplewise.plan.budget import parse_budget, show_bytes
 
 FREE_SHARE = 0.85  # of the free memory that a step may take
 
-console = Console(highlight=False, stderr=True)
+console = Console(highlight=False, soft_wrap=True, stderr=True)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Each peer's loss of a workload, summed: joint and output layer in plain PyTorch, then the peer.
 
-Peers take logits. Making them from the encodings, and taking their gradients back to encodings and output layer, is part of what
-is measured, as it is part of what ours do.
+Peers take logits. Making them from the encodings, and taking their gradients back to encodings and output layer, is part of
+what is measured, as it is part of what ours do.
 """
 
 from __future__ import annotations
