@@ -1,0 +1,135 @@
+"""Time and memory against the sizes, as PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from samplewise.bench.cases import AXES, AXES_BASE, Case, suite
+from samplewise.bench.names import OURS, YARDSTICK
+from samplewise.bench.report.results import ORDER, Results
+from samplewise.plan.budget import MIB
+
+LETTERS = {"batch": "batch B", "frames": "frames T", "labels": "labels U", "classes": "classes V"}
+LABELS = {"plain": "plain PyTorch", YARDSTICK: "the three GEMMs"}
+COLOURS = plt.get_cmap("tab20")
+METHODS = list(ORDER)
+Figure = Callable[[Results, str, str], float | None]
+
+
+def all_plots(results: Results, directory: Path) -> list[Path]:
+    """Write every plot that has points; return the files."""
+    paths = [axis_plot(results, axis, directory / f"against-{axis}.png") for axis in AXES]
+    paths.append(memory_plot(results, directory / "memory.png"))
+    paths.append(sweep_plot(results, directory / "sweep.png"))
+    return [path for path in paths if path is not None]
+
+
+def axis_plot(results: Results, axis: str, path: Path) -> Path | None:
+    """Time and workspace against one size, the others as in the base case."""
+    others = [name for name in AXES if name != axis]
+    cases = [case for case in suite("axes") if all(getattr(case, name) == getattr(AXES_BASE, name) for name in others)]
+    cases = sorted((case for case in cases if case.name in results.cases), key=lambda case: getattr(case, axis))
+    if not cases:
+        return None
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    sizes = [getattr(case, axis) for case in cases]
+    lines(left, results, cases, sizes, lambda r, case, method: r.seconds(case, method))
+    lines(right, results, cases, sizes, mebibytes)
+    dress(left, LETTERS[axis], "seconds for the loss and all gradients")
+    dress(right, LETTERS[axis], "workspace, MiB")
+    left.legend(fontsize=8)
+    rest = ", ".join(f"{LETTERS[name]} {getattr(AXES_BASE, name)}" for name in others)
+    figure.suptitle(f"planted alignments, {rest}, D {AXES_BASE.dim}", fontsize=10)
+    return save(figure, path)
+
+
+def memory_plot(results: Results, path: Path) -> Path | None:
+    """Workspace against the nodes of an utterance, T x (U + 1)."""
+    cases = [case for case in suite("lattice") if case.name in results.cases]
+    if not cases:
+        return None
+    figure, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
+    lines(axes, results, cases, [case.frames * (case.labels + 1) for case in cases], mebibytes)
+    dress(axes, "nodes of an utterance's lattice, T × (U+1)", "workspace, MiB")
+    axes.legend(fontsize=8)
+    axes.set_title(
+        f"memory beyond inputs and gradients; B {cases[0].batch}, V {cases[0].classes}, D {cases[0].dim}", fontsize=10
+    )
+    return save(figure, path)
+
+
+def sweep_plot(results: Results, path: Path) -> Path | None:
+    """Time a node and workspace against the batch, of the longest audio that was measured."""
+    cases = [case for case in suite("sweep") if case.name in results.cases]
+    if not cases:
+        return None
+    longest = max(case.frames for case in cases)
+    cases = [case for case in cases if case.frames == longest]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    batches = [case.batch for case in cases]
+    nodes = {case.name: case.nodes for case in cases}
+
+    def a_node(results: Results, case: str, method: str) -> float | None:
+        seconds = results.seconds(case, method)
+        return None if seconds is None else 1e9 * seconds / nodes[case]
+
+    lines(left, results, cases, batches, a_node)
+    lines(right, results, cases, batches, mebibytes)
+    dress(left, "batch B", "nanoseconds a node")
+    dress(right, "batch B", "workspace, MiB")
+    left.legend(fontsize=8)
+    case = cases[0]
+    figure.suptitle(f"{case.frames} frames, {case.labels} labels, V {case.classes}, D {case.dim}, random weights", fontsize=10)
+    return save(figure, path)
+
+
+def mebibytes(results: Results, case: str, method: str) -> float | None:
+    workspace = results.workspace(case, method)
+    return None if workspace is None else max(workspace, 1 << 16) / MIB
+
+
+def lines(axes: Axes, results: Results, cases: Sequence[Case], sizes: Sequence[int], figure: Figure) -> None:
+    """A line a method; a cross where it ran out of memory, above its last point."""
+    methods = dict.fromkeys(row["method"] for case in cases for row in results.of_case(case.name))
+    for method in sorted(methods, key=METHODS.index):
+        points = [(size, figure(results, case.name, method)) for size, case in zip(sizes, cases, strict=True)]
+        there = [(size, value) for size, value in points if value is not None]
+        if not there:
+            continue
+        colour = COLOURS(METHODS.index(method) // 3 % 20)
+        style = "-" if method.partition(":")[0] in OURS else ":" if method == YARDSTICK else "--"
+        axes.plot(*zip(*there, strict=True), style, marker="o", markersize=3.5, color=colour, label=LABELS.get(method, method))
+        lost = [size for size, case in zip(sizes, cases, strict=True) if status(results, case, method) == "out of memory"]
+        if lost:
+            last = there[-1]
+            crosses = [last[1] * size / last[0] for size in lost]  # where the line would go on
+            axes.plot(lost, crosses, "x", color=colour, markersize=8)
+            axes.annotate("out of memory", (lost[0], crosses[0]), xytext=(0, 6), textcoords="offset points",
+                          fontsize=7, color=colour, ha="center")  # fmt: skip
+
+
+def status(results: Results, case: Case, method: str) -> str:
+    row = results.by_key.get((case.name, method))
+    return row["status"] if row else ""
+
+
+def dress(axes: Axes, x: str, y: str) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(True, which="major", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure, path: Path) -> Path:
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path

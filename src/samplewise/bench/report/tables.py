@@ -1,0 +1,200 @@
+"""Markdown tables, by name. Each name can stand in a marker <!-- bench:NAME -->."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from samplewise.bench.cases import FRAMES_A_SECOND, suite
+from samplewise.bench.records import Row
+from samplewise.bench.report.results import Results, is_exact_peer
+from samplewise.bench.report.targets import TARGETS
+from samplewise.plan.budget import show_bytes
+
+BUSY_NOTE = "† measured beside other work: not to be relied on."
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+
+
+def all_tables(results: Results) -> dict[str, str]:
+    """Every table that has something in it."""
+    tables = {case: markdown(case_table(results, case), results) for case in results.cases}
+    for name, make in (
+        ("summary", summary_table),
+        ("targets", targets_table),
+        ("accuracy", accuracy_table),
+        ("headline", headline_table),
+        ("active", active_table),
+        ("machine", machine_table),
+    ):
+        header, body = make(results)
+        if body:
+            tables[name] = markdown((header, body), results)
+    return tables
+
+
+def markdown(table: Table, results: Results) -> str:
+    header, body = table
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in body]
+    return "\n".join([*lines, *(["", BUSY_NOTE] if results.busy else [])])
+
+
+def case_table(results: Results, case: str) -> Table:
+    """Every method of a case."""
+    header = ("method", "time", "quartiles", "of three GEMMs", "workspace", "error of the loss", "of the gradients")
+    return header, [(shown(row), *figures(row)) for row in results.of_case(case)]
+
+
+def figures(row: Row) -> tuple[str, ...]:
+    if row["status"] not in ("ok", "wrong"):
+        return (row["status"], *[""] * 5)
+    seconds, ratio, memory, check = row["seconds"], row["ratio"], row["memory"], row["check"]
+    return (
+        time_of(seconds["median"]) if seconds else ("wrong" if row["status"] == "wrong" else ""),
+        f"{time_of(seconds['q1'])} to {time_of(seconds['q3'])}, n={seconds['n']}" if seconds else "",
+        f"{ratio['median']:.3g}" if ratio else "",
+        show_bytes(memory["workspace"]) if memory else "",
+        error(check["loss"]) if check else "",
+        error(check["gradient"]) if check else "",
+    )
+
+
+def summary_table(results: Results) -> Table:
+    """`auto` beside the best that there is, a line a workload."""
+    header = (
+        "workload",
+        "B×T×U×V, D",
+        "`auto`",
+        "of three GEMMs",
+        "workspace",
+        "plain PyTorch",
+        "best exact peer",
+        "faster by",
+    )
+    body = []
+    for case in (case.name for case in suite("table") if results.row(case.name, "auto")):
+        row = results.row(case, "auto")
+        peer = results.best_exact_peer(case)
+        faster = results.quotient(case, peer, "auto") if peer else None
+        assert row is not None
+        body.append((
+            case + mark(row), sizes_of(row), seconds_of(results, case, "auto"), f"{results.ratio(case, 'auto') or 0.0:.2g}",
+            bytes_of(results, case, "auto"), f"{seconds_of(results, case, 'plain')}, {bytes_of(results, case, 'plain')}",
+            f"{peer}: {seconds_of(results, case, peer)}, {bytes_of(results, case, peer)}" if peer else "none installed",
+            f"{faster:.1f}×" if faster else "",
+        ))  # fmt: skip
+    return header, body
+
+
+def targets_table(results: Results) -> Table:
+    header = ("workload", "figure", "wanted", "measured", "")
+    body = []
+    for target in TARGETS:
+        value = target.value(results)
+        if value is not None:
+            sign = "≤" if target.at_most else "≥"
+            body.append((target.case, target.figure, f"{sign} {target.show(target.limit)}", target.show(value),
+                         "met" if target.met(value) else "missed"))  # fmt: skip
+    return header, body
+
+
+def accuracy_table(results: Results) -> Table:
+    """Errors against float64, a line a method."""
+    cases = [case.name for case in suite("accuracy") if case.name in results.cases]
+    header = ("method", *(f"{case}: {what}" for case in cases for what in ("loss", "gradients")))
+    methods = dict.fromkeys(row["method"] for case in cases for row in results.of_case(case))
+    body = []
+    for method in methods:
+        cells: list[str] = []
+        for case in cases:
+            row = results.by_key.get((case, method))
+            check = row["check"] if row else None
+            cells += [error(check["loss"]), error(check["gradient"])] if check else [row["status"] if row else "", ""]
+        body.append((method, *cells))
+    return header, body
+
+
+def headline_table(results: Results) -> Table:
+    """Batches from 1 to 1024, each length of audio."""
+    header = ("audio", "batch", "nodes", "`auto`", "a node", "workspace", "plain PyTorch", "best exact peer")
+    body = []
+    for case in suite("sweep"):
+        row = results.row(case.name, "auto")
+        if row is None or not row["seconds"]:
+            continue
+        peer = results.best_exact_peer(case.name)
+        plain = results.by_key.get((case.name, "plain"))
+        told = [
+            r["status"] for r in results.of_case(case.name) if is_exact_peer(r["method"]) and r["status"] != "not installed"
+        ]
+        body.append((
+            f"{case.frames // FRAMES_A_SECOND} s", str(case.batch) + mark(row), f"{case.nodes:.3g}",
+            time_of(row["seconds"]["median"]), f"{1e9 * row['seconds']['median'] / case.nodes:.0f} ns",
+            bytes_of(results, case.name, "auto"),
+            (figures(plain)[0] + ", " + figures(plain)[3]).rstrip(", ") if plain else "",
+            f"{peer}: {seconds_of(results, case.name, peer)}, {bytes_of(results, case.name, peer)}" if peer
+            else (told or ["none installed"])[0],
+        ))  # fmt: skip
+    return header, body
+
+
+def active_table(results: Results) -> Table:
+    """What our methods say about themselves."""
+    header = ("workload", "method", "ran", "active share", "rounds", "workspace", "predicted", "predicted / measured")
+    body = []
+    for row in results.rows:
+        ours, memory = row["ours"] or {}, row["memory"]
+        predicted = ours.get("predicted_workspace")
+        if row["status"] == "ok" and memory and predicted:
+            body.append((
+                row["case"], shown(row), ours.get("ran") or ours.get("chosen", ""),
+                f"{ours['active_share']:.1%}" if "active_share" in ours else "", f"{ours.get('rounds', 0):.0f}",
+                show_bytes(memory["workspace"]), show_bytes(predicted), f"{predicted / max(memory['workspace'], 1):.2f}",
+            ))  # fmt: skip
+    return header, body
+
+
+def machine_table(results: Results) -> Table:
+    """Where, when and of what the figures are, a line each combination."""
+    header = ("processor", "cores", "threads", "torch", "numba", "code", "when")
+    found: dict[tuple[str, ...], list[str]] = {}
+    for row in results.rows:
+        own, there = row["versions"], row["machine"]
+        key = (there["cpu"], str(there["cores"]), str(row["threads"]), own["torch"], own["numba"], row["commit"])
+        found.setdefault(key, []).append(row["when"][:10])
+    return header, [
+        (*key, min(when) if min(when) == max(when) else f"{min(when)} to {max(when)}") for key, when in found.items()
+    ]
+
+
+def shown(row: Row) -> str:
+    return row["method"] + mark(row)
+
+
+def mark(row: Row) -> str:
+    return " †" if row["busy"] and row["status"] == "ok" else ""
+
+
+def sizes_of(row: Row) -> str:
+    s = row["sizes"]
+    return f"{s['batch']}×{s['frames']}×{s['labels']}×{s['classes']}, {s['dim']}"
+
+
+def seconds_of(results: Results, case: str, method: str) -> str:
+    """The time, or why there is none."""
+    seconds, row = results.seconds(case, method), results.by_key.get((case, method))
+    return time_of(seconds) if seconds is not None else row["status"] if row else "not measured"
+
+
+def bytes_of(results: Results, case: str, method: str) -> str:
+    workspace = results.workspace(case, method)
+    return show_bytes(workspace) if workspace is not None else "no figure"
+
+
+def time_of(seconds: float) -> str:
+    if seconds >= 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def error(value: float | None) -> str:
+    return "" if value is None else f"{value:.0e}"

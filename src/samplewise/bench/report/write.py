@@ -1,0 +1,40 @@
+"""Everything that a report consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from samplewise.bench.errors import BenchError
+from samplewise.bench.records import Row
+from samplewise.bench.report.markers import insert
+from samplewise.bench.report.page import write_page
+from samplewise.bench.report.plots import all_plots
+from samplewise.bench.report.results import Results
+from samplewise.bench.report.tables import all_tables
+
+TITLES = {
+    "summary": "In short", "targets": "What was wanted", "accuracy": "Errors against float64",
+    "headline": "Batches from 1 to 1024", "active": "What our methods say of themselves", "machine": "Measured on",
+}  # fmt: skip
+
+
+def write_report(rows: Iterable[Row], directory: Path, fill: Sequence[Path]) -> list[Path]:
+    """tables.md, plots and index.html in `directory`; tables in the markers of the files to fill. Returns what was written."""
+    results = Results(rows)
+    if not results.rows:
+        raise BenchError("there is no measurement in these files")
+    directory.mkdir(parents=True, exist_ok=True)
+    made = all_tables(results)
+    tables = {name: made[name] for name in (*TITLES, *results.cases) if name in made}
+    plots = all_plots(results, directory)
+    text = directory / "tables.md"
+    sections = [f"## {TITLES.get(name, name)}\n\n{table}\n" for name, table in tables.items()]
+    text.write_text("# Measurements\n\nMade by `samplewise bench report`; not to be edited.\n\n" + "\n".join(sections))
+    page = directory / "index.html"
+    write_page(page, TITLES, tables, plots)
+    for path in fill:
+        missing = insert(path, tables)
+        if missing:
+            raise BenchError(f"{path}: no measurement for {', '.join(missing)}")
+    return [text, page, *plots, *fill]
