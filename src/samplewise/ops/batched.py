@@ -26,7 +26,7 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_no
 
     s = p.encoder_out[:, :, None] + p.predictor_out[:, None]  # (B, T, U+1, D)
     s.masked_fill_(~real_node[..., None], 0.0)  # whatever the padding holds, NaN included, ends here
-    z = activate(s if p.activation not in ("gelu", "silu") else s.clone(), p.activation).to(p.compute).view(-1, D)  # f^J
+    z = activate(s if p.activation not in ("gelu", "silu") else s.clone(), p.activation).to(p.compute).reshape(-1, D)  # f^J
     h = z @ p.weight.t()  # f^O, (B T (U+1), V)
 
     node = torch.arange(h.shape[0], device=p.device)
@@ -48,7 +48,7 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_no
         gradients.weight += h.t() @ z
     if gradients.wants_encodings:
         dz = (h @ p.weight).to(p.real)
-        dz *= derivative(s.view(-1, D).to(p.real), z.to(p.real), p.activation)
+        dz *= derivative(s.reshape(-1, D).to(p.real), z.to(p.real), p.activation)
         dz.masked_fill_((gammas[0] + gammas[1] == 0)[:, None], 0.0)
         dz = dz.view(B, T, width, D)
         if gradients.encoder is not None:

@@ -43,7 +43,7 @@ def scale_once(gradient: Tensor, upstream: Tensor) -> Tensor:
 
     Safe because `once` lets a saved gradient out one time only.
     """
-    return gradient.mul_(upstream.to(gradient.dtype) if upstream.dtype.itemsize > gradient.dtype.itemsize else upstream)
+    return gradient.mul_(upstream)
 
 
 def finish_nonfinite(losses: Tensor, on_nonfinite: str) -> Tensor:

@@ -1,7 +1,8 @@
 """The method "guided": a sampled softmax says where the occupancy is, and only there the exact emissions are computed.
 
-1. Guide: every node's emissions from few classes: blank, the utterance's labels, and K others drawn uniformly, whose terms of
-   the denominator are weighted by the inverse of their inclusion probability.
+1. Guide: every node's emissions from few classes: blank, the utterance's labels, those that matter at a few probed nodes near,
+   and others drawn uniformly, whose terms of the denominator are weighted by the inverse of their inclusion probability. Every
+   stretch of an utterance draws anew, so that errors of the estimate do not add up along a path.
 2. Lattice; the smallest set of nodes that carries the occupancy.
 3. Exact emissions on those of them that lack them. They replace the estimates; the other nodes keep theirs.
 4. Lattice again. Where the occupancy outside the exact nodes exceeds the tolerance, the band grows: back to 2.
@@ -14,6 +15,7 @@ the lattice, the rest is made exact too, and the method is "tiled" at the price 
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,12 +23,14 @@ from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, STRIDE
 from samplewise.ops.problem import Gradients, Group, Problem
-from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass
+from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass, joint_tile
 from samplewise.plan.planner import Schedule, guide_classes
 
 logger = logging.getLogger("samplewise")
 
 MOST_ROUNDS = 6  # then every node is made exact
+PROBES = 4  # nodes of a stretch whose whole softmax is looked at
+STRETCHES, SHORTEST_STRETCH = 16, 64  # of an utterance, and in nodes; a stretch is at most a tile
 WIDE_BAND = 0.75  # a band of this share of the nodes gains nothing over all of them
 
 
@@ -111,38 +115,54 @@ def run_group(
 
 
 def guide(problem: Problem, group: Group, out: Emissions, rows: int) -> None:
-    """Estimated emissions of every node, utterance by utterance, each with classes of its own."""
+    """Estimated emissions of every node, utterance by utterance, stretch by stretch, each with classes of its own."""
     generator = torch.Generator(device=problem.device).manual_seed(0)
-    start = 0
-    for b in range(group.first, group.stop):
-        one = problem.group(b, b + 1)
-        few, targets = sampled(problem, b, generator)
-        tile = Tile.of(few, min(rows, one.nodes), gradient=False)
-        here = slice(start, start + one.nodes)
-        part = Emissions(out.log_denominator[here], out.lp_blank[here], out.lp_label[here])
-        emission_pass(few, replace(one, targets=targets), None, tile, part)
-        start += one.nodes
+    columns = group.targets.clone()  # the labels as columns among the utterance's own classes
+    mapped = replace(group, targets=columns)
+    for (start, stride, labels, frames, _, _, at), b in zip(group.table.tolist(), range(group.first, group.stop), strict=True):
+        own = problem.targets[b, :labels]
+        always, column = torch.cat((own.new_tensor([problem.blank]), own)).unique(return_inverse=True)
+        columns[at : at + labels] = column[1:]
+        blank, count = int(column[0]), frames * stride
+        height = min(rows, max(SHORTEST_STRETCH, count // STRETCHES))
+        tile = Tile.of(problem, height, gradient=False, classes=0)
+        for first in range(start, start + count, height):
+            node = torch.arange(first, min(first + height, start + count), device=problem.device)
+            guide_stretch(problem, mapped, node, tile.head(node.numel()), always, blank, generator, out)
 
 
-def sampled(problem: Problem, b: int, generator: torch.Generator) -> tuple[Problem, Tensor]:
-    """The problem of utterance b over few classes, and its labels as columns of them."""
-    classes = problem.weight.shape[0]
-    labels = problem.targets[b, : problem.lengths.labels[b]]
-    always = torch.cat((labels.new_tensor([problem.blank]), labels)).unique()
-    others = torch.ones(classes, dtype=torch.bool, device=problem.device)
-    others[always] = False
-    others = others.nonzero()[:, 0]
-    count = min(guide_classes(classes), others.numel())
-    picked = others[torch.randperm(others.numel(), generator=generator, device=problem.device)[:count]]
-    chosen = torch.cat((always, picked))
-    bias = problem.bias[chosen]
-    if count:
-        bias[always.numel() :] += torch.log(torch.tensor(others.numel() / count, dtype=problem.real))
-    column = torch.zeros(classes, dtype=torch.int64, device=problem.device)
-    column[chosen] = torch.arange(chosen.numel(), device=problem.device)
-    targets = torch.nn.functional.pad(column[labels], (0, problem.targets.shape[1] - labels.numel()))
-    few = replace(problem, weight=problem.weight[chosen], bias=bias, blank=int(column[problem.blank]))
-    return few, targets
+def guide_stretch(
+    problem: Problem, mapped: Group, node: Tensor, tile: Tile, always: Tensor, blank: int, generator: torch.Generator,
+    out: Emissions,
+) -> None:  # fmt: skip
+    """Estimates for some neighbouring nodes of one utterance."""
+    joint_tile(problem, mapped, node, tile)
+    classes, log_weight = choose_classes(problem, tile.z, always, generator)
+    h = torch.mm(tile.z, problem.weight[classes].t())  # (R, D) (D, S)
+    bias = problem.bias[classes] + log_weight
+    problem.kernels.emission(h, bias, node, tile.label, blank, out.log_denominator, out.lp_blank, out.lp_label)
+
+
+def choose_classes(problem: Problem, z: Tensor, always: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Classes (S,) for a stretch with joint encodings z (R, D), and the log of what each stands for.
+
+    Those that are always present come first; then those with most probability at a few probes, which are nodes whose full softmax
+    is computed; then as many drawn uniformly from the rest, each of which stands for several.
+    """
+    everything = problem.weight.shape[0]
+    probe = torch.linspace(0, z.shape[0] - 1, min(PROBES, z.shape[0]), device=z.device).long()
+    scores = torch.softmax(torch.mm(z[probe], problem.weight.t()).to(problem.real) + problem.bias, dim=1).sum(0)  # (V,)
+    scores[always] = -1.0
+    left = everything - always.numel()
+    likely = scores.topk(min(guide_classes(everything) // 2, left)).indices
+    chance = torch.rand(everything, generator=generator, device=z.device)
+    chance[always], chance[likely] = -1.0, -1.0
+    left -= likely.numel()
+    drawn = chance.topk(min(guide_classes(everything) // 2, left)).indices
+    log_weight = torch.zeros(always.numel() + likely.numel() + drawn.numel(), dtype=problem.real, device=z.device)
+    if drawn.numel():
+        log_weight[-drawn.numel() :] = math.log(left / drawn.numel())
+    return torch.cat((always, likely, drawn)), log_weight
 
 
 def settle(band: Band, weights: Tensor, losses: Tensor, tolerance: float) -> tuple[int, float]:

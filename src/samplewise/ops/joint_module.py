@@ -18,7 +18,7 @@ from samplewise.checks import Lengths, check_blank, check_values
 from samplewise.errors import TransducerError
 from samplewise.ops.guards import finish_nonfinite, hold, once, release, scale_once
 from samplewise.ops.logits import rnnt, rnnt_gradient
-from samplewise.ops.problem import real_dtype
+from samplewise.ops.problem import gradient_dtype, real_dtype
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class JointLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *parameters):
         integers, floats = (targets, encoder_lengths, target_lengths), (encoder_out, predictor_out, *parameters)
-        needed = [bool(need) for need in ctx.needs_input_grad[5:]]
+        needed = [x.dtype if need else None for x, need in zip(floats, ctx.needs_input_grad[5:], strict=True)]
         ctx.call, ctx.needed, ctx.weighted = call, needed, weights is not None
         ctx.set_materialize_grads(False)
         if weights is None:
@@ -47,7 +47,7 @@ class JointLoss(torch.autograd.Function):
             losses, _ = run(call, integers, floats, None, needed)
             ctx.save_for_backward(*integers, *floats)
             return losses
-        losses, gradients = run(call, integers, floats, weights, needed if any(needed) else None)
+        losses, gradients = run(call, integers, floats, weights, needed)
         hold(ctx, gradients)
         return (losses * weights.to(losses)).sum()
 
@@ -59,23 +59,25 @@ class JointLoss(torch.autograd.Function):
             return *missing, *(None for _ in ctx.needed)
         if ctx.weighted:
             saved = iter(release(ctx))
-            return *missing, *(scale_once(next(saved), upstream) if need else None for need in ctx.needed)
+            return *missing, *(scale_once(next(saved), upstream).to(d) if d is not None else None for d in ctx.needed)
         integers, floats = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         device = floats[0].device
         with _replay(ctx.random, device), torch.autocast(device.type, **ctx.autocast):
             _, gradients = run(ctx.call, integers, floats, upstream, ctx.needed)
         found = iter(gradients)
-        return *missing, *(next(found) if need else None for need in ctx.needed)
+        return *missing, *(next(found).to(d) if d is not None else None for d in ctx.needed)
 
 
-def run(call: JointCall, integers, floats, weights: Tensor | None, needed: list[bool] | None) -> tuple[Tensor, list[Tensor]]:
+def run(
+    call: JointCall, integers, floats, weights: Tensor | None, needed: list[torch.dtype | None]
+) -> tuple[Tensor, list[Tensor]]:
     """Losses (B,), and the gradients of sum_b weights[b] loss[b] by those inputs that need one.
 
     floats are encoder_out (B, T, D), predictor_out (B, U+1, D) and the parameters that `call` names. Gradients add up in
     float32 or better, whatever the dtype of the parameters.
     """
-    wanted = weights is not None and needed is not None and any(needed)
-    need = needed if wanted and needed is not None else [False] * len(floats)
+    wanted = weights is not None and any(needed)
+    need = [wanted and dtype is not None for dtype in needed]
     sums = [torch.zeros_like(x, dtype=real_dtype(x.dtype)) if n else None for x, n in zip(floats, need, strict=True)]
     lengths = _check(integers, floats, None, 0)
     losses: list[Tensor] = []
@@ -102,7 +104,7 @@ def run(call: JointCall, integers, floats, weights: Tensor | None, needed: list[
             for total, part in zip((x for x in into if x is not None), found, strict=True):
                 if part is not None:  # of a loss that is not finite, nothing must reach the shared parameters
                     total += torch.where(torch.isfinite(loss), part, 0.0)
-    gradients = [total.to(x.dtype) for total, x in zip(sums, floats, strict=True) if total is not None]
+    gradients = [total.to(gradient_dtype(x.dtype)) for total, x in zip(sums, floats, strict=True) if total is not None]
     return finish_nonfinite(torch.cat(losses), call.on_nonfinite), gradients
 
 

@@ -19,6 +19,11 @@ def real_dtype(compute: torch.dtype) -> torch.dtype:
     return torch.float64 if compute == torch.float64 else torch.float32
 
 
+def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a finished gradient waits for the upstream one: float16 alone has not the range for that."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
 @dataclass(frozen=True)
 class Problem:
     """Inputs of the loss. encoder_out (B, T, D), predictor_out (B, U+1, D), weight (V, D) in the compute dtype, bias (V,) in
@@ -89,8 +94,8 @@ class Gradients:
 
         p = problem
         return cls(
-            encoder=zeros(p.encoder_out, p.encoder_out.dtype) if wanted & ENCODER else None,
-            predictor=zeros(p.predictor_out, p.predictor_out.dtype) if wanted & PREDICTOR else None,
+            encoder=zeros(p.encoder_out, gradient_dtype(p.encoder_out.dtype)) if wanted & ENCODER else None,
+            predictor=zeros(p.predictor_out, gradient_dtype(p.predictor_out.dtype)) if wanted & PREDICTOR else None,
             weight=zeros(p.weight, p.real) if wanted & WEIGHT else None,
             bias=zeros(p.bias, p.real),
             wants_bias=bool(wanted & BIAS),
@@ -110,6 +115,22 @@ class Gradients:
 
         self._rows = (rows(self.encoder, group.encoder_rows), rows(self.predictor, group.predictor_rows))
         return self._rows  # type: ignore[return-value]
+
+    def scale_(self, factor: float) -> None:
+        for gradient in (self.encoder, self.predictor, self.weight, self.bias):
+            if gradient is not None:
+                gradient.mul_(factor)
+
+    def poison_(self, utterances: list[int], lengths: Lengths) -> None:
+        """Make NaN what a weight that is not finite touches: the utterance's own encodings, and what all share."""
+        for b in utterances:
+            if self.encoder is not None:
+                self.encoder[b, : lengths.frames[b]] = torch.nan
+            if self.predictor is not None:
+                self.predictor[b, : lengths.labels[b] + 1] = torch.nan
+            if self.weight is not None:
+                self.weight.fill_(torch.nan)
+            self.bias.fill_(torch.nan)
 
     def close(self, problem: Problem, group: Group) -> None:
         """Round the buffers of a finished group into the outputs."""

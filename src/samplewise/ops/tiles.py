@@ -48,8 +48,9 @@ class Tile:
     label: Tensor  # (R,)
 
     @classmethod
-    def of(cls, problem: Problem, rows: int, gradient: bool) -> Tile:
-        classes, dim = problem.weight.shape
+    def of(cls, problem: Problem, rows: int, gradient: bool, classes: int | None = None) -> Tile:
+        dim = problem.weight.shape[1]
+        classes = problem.weight.shape[0] if classes is None else classes
         index = torch.empty(3, rows, dtype=torch.int64, device=problem.device)
         return cls(
             floats(problem, rows, dim), floats(problem, rows, classes), floats(problem, rows if gradient else 0, dim), *index
@@ -101,11 +102,16 @@ def floats(problem: Problem, height: int, width: int) -> Tensor:
     return torch.empty(height, width, dtype=problem.compute, device=problem.device)
 
 
-def forward_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> None:
-    """z and h of the tile's nodes; h is without its bias, which the kernels add where they read it."""
+def joint_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> None:
+    """z of the tile's nodes, and their rows and labels."""
     kernels = problem.kernels
     kernels.locate(node, group.table, group.targets, tile.frame, tile.token, tile.label)
     kernels.joint(group.encoder_rows, group.predictor_rows, tile.frame, tile.token, problem.activation, tile.z)
+
+
+def forward_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> None:
+    """z and h of the tile's nodes; h is without its bias, which the kernels add where they read it."""
+    joint_tile(problem, group, node, tile)
     torch.mm(tile.z, problem.weight.t(), out=tile.h)  # (R, D) (D, V)
 
 

@@ -99,7 +99,7 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     """Tiles near the caches; what is left of the budget keeps z and h for the gradient pass, or else holds more utterances."""
     nodes = sizes.nodes
     row, node, fixed = row_bytes(sizes), node_bytes(sizes, method), fixed_bytes(sizes)
-    if method == "guided":
+    if method == "guided":  # a stretch of the guide is as long as a tile
         row, fixed = row + guide_bytes(sizes, 1) - guide_bytes(sizes, 0), fixed + guide_bytes(sizes, 0)
     wanted = max(SMALLEST_TILE, min(LARGEST_TILE, TILE_BYTES // row))
     wanted = min(wanted, sum(nodes))

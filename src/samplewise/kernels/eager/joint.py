@@ -28,5 +28,6 @@ def joint_gradient(
     if activation in ("gelu", "silu"):
         sums = encoder_rows[frame].to(real) + predictor_rows[token].to(real)
     through = d_joint.to(real) * derivative(sums, joint_out.to(real), activation)  # (R, D)
+    through.masked_fill_(d_joint == 0, 0.0)  # zero times NaN is zero here
     d_encoder_rows.index_add_(0, frame, through)
     d_predictor_rows.index_add_(0, token, through)

@@ -13,7 +13,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 
 SUMS = {"contract", "reassoc", "nsz"}  # reassociation lets sums vectorise; infinities and NaN stay defined
 
@@ -71,7 +71,7 @@ def _log_sum_exp(row, bias):
     return top + s.type_of(top, libm.log(total))
 
 
-@njit(error_model="numpy", cache=True, parallel=True, nogil=True)
+@kernel()
 def _emission(logits, bias, node, label, blank, log_denominator, lp_blank, lp_label):
     for r in prange(logits.shape[0]):
         row, n, y = logits[r], node[r], label[r]
@@ -91,7 +91,7 @@ def _gradient_row(row, bias, denominator, occupancy, column_sum):
         row[v] = s.encode(x, row[v])
 
 
-@njit(error_model="numpy", cache=True, parallel=True, nogil=True)
+@kernel()
 def _emission_gradient(logits, bias, node, label, blank, log_denominator, gamma_blank, gamma_label, partial):
     rows, parts = logits.shape[0], partial.shape[0]
     for part in prange(parts):

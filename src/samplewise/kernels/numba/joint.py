@@ -6,7 +6,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import ACTIVATIONS, LOCK, array, use_threads
+from samplewise.kernels.numba.arrays import ACTIVATIONS, LOCK, array, kernel, use_threads
 
 NUMERIC = {"contract", "nsz"}
 
@@ -45,7 +45,7 @@ def joint_gradient(
         )  # fmt: skip
 
 
-@njit(fastmath=NUMERIC, error_model="numpy", cache=True, parallel=True, nogil=True)
+@kernel(fastmath=NUMERIC)
 def _joint(encoder_rows, predictor_rows, frame, token, activation, out):
     for r in prange(out.shape[0]):
         e, p, o = encoder_rows[frame[r]], predictor_rows[token[r]], out[r]
@@ -72,7 +72,7 @@ def _joint(encoder_rows, predictor_rows, frame, token, activation, out):
                 o[d] = s.encode(s.load(e[d]) + s.load(p[d]), o[d])
 
 
-@njit(fastmath=NUMERIC, error_model="numpy", cache=True, parallel=True, nogil=True)
+@kernel(fastmath=NUMERIC)
 def _joint_gradient(dz, z, encoder_rows, predictor_rows, frame, token, activation, d_encoder, d_predictor, threads):
     columns = dz.shape[1]
     for part in prange(threads):
@@ -107,14 +107,17 @@ def _scatter_row(g, y, e, p, activation, de, dp):
     elif activation == s.GELU:
         for d in range(g.size):
             v = s.load(e[d]) + s.load(p[d])
-            x = s.load(g[d]) * (s.normal_cdf(v) + v * s.normal_pdf(v))
+            x = s.load(g[d])
+            x = x * (s.normal_cdf(v) + v * s.normal_pdf(v)) if x != s.type_of(v, 0.0) else s.type_of(v, 0.0)
             de[d] += x
             dp[d] += x
     elif activation == s.SILU:
         for d in range(g.size):
             v = s.load(e[d]) + s.load(p[d])
             y_sigmoid = s.sigmoid(v)
-            x = s.load(g[d]) * y_sigmoid * (s.type_of(v, 1.0) + v * (s.type_of(v, 1.0) - y_sigmoid))
+            x = s.load(g[d])
+            slope = y_sigmoid * (s.type_of(v, 1.0) + v * (s.type_of(v, 1.0) - y_sigmoid))
+            x = x * slope if x != s.type_of(v, 0.0) else s.type_of(v, 0.0)  # zero times NaN is zero here
             de[d] += x
             dp[d] += x
     else:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from samplewise.kernels.numba import math as fast
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "fastmath": {"contract"}}
 
@@ -121,7 +121,7 @@ def _utterance(lp_blank, lp_label, start, stride, labels, frames, weight, gamma_
     return loss
 
 
-@njit(cache=True, parallel=True, **OPTIONS)
+@kernel(fastmath={"contract"})
 def _lattice(lp_blank, lp_label, utterances, weights, losses, gamma_blank, gamma_label, want, block_nodes):
     for g in prange(utterances.shape[0]):
         start, stride, labels, frames = utterances[g, 0], utterances[g, 1], utterances[g, 2], utterances[g, 3]
