@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import typing
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import (
     DigitStringsOptions,
     ManifestOptions,
+    Recipe,
+    SubsetOptions,
     load_recipe,
     parse_change,
     recipe_from_plain,
@@ -111,3 +116,21 @@ def test_difference_names_keys():
         "c: 2 became None",
         "d: None became 4",
     ]
+
+
+def keys(options, prefix: str = "") -> list[str]:
+    """Dotted keys of the recipe's dataclasses, those of all kinds together."""
+    found = []
+    for name, hint in typing.get_type_hints(options).items():
+        kinds = [kind for kind in (typing.get_args(hint) or (hint,)) if dataclasses.is_dataclass(kind)]
+        nested = [key for kind in kinds if kind is not SubsetOptions for key in keys(kind, f"{prefix}{name}.")]
+        found += nested or [prefix + name]
+    return found
+
+
+def test_every_key_is_in_the_manual():
+    manual = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    lines = [line for line in manual.splitlines() if line.startswith("| `")]
+    known = {key for line in lines for key in re.findall(r"`([a-z_.]+)`", line.split("|")[1])}
+    assert len(keys(Recipe)) > 50
+    assert [key for key in keys(Recipe) if key not in known] == []

@@ -203,3 +203,31 @@ def test_checkpoints_are_kept_as_many_as_asked(finished):
     assert sorted(path.name for path in directory.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6"]
     assert last_checkpoint(directory).name == "checkpoint-6"
     assert (directory / "checkpoint-3" / "run.json").is_file()
+
+
+def test_bad_data_found_by_a_worker_are_refused_without_its_traceback(manifest, tmp_path, said):
+    lines = [json.loads(line) for line in (manifest / "manifest.jsonl").read_text().splitlines()]
+    kept = [line for line in lines if line["audio"] in ("0.wav", "silent.wav") and line["split"] == "train" and line["text"]]
+    write_manifest(manifest, kept)
+    recipe = manifest_recipe(on_bad_data="raise", **{"data.test": None})
+    with pytest.raises(UserError) as error:
+        train(recipe, tmp_path / "run", data=str(manifest), resume=False, say=said)
+    assert str(error.value).startswith("manifest.jsonl:2 silent.wav: silent recording")
+
+
+@pytest.mark.parametrize("precision", ["bf16"])
+def test_half_precision(digits_directory, tmp_path, precision):
+    recipe = tiny_recipe(training__precision=precision, training__steps=3)
+    outcome = train(recipe, tmp_path / "run", data=str(digits_directory), resume=False, say=lambda line: None)
+    assert math.isfinite(outcome.results["test"]["nats_per_label"])
+
+
+def test_it_learns(digits_directory, tmp_path):
+    changes = {"data.digits": [1, 1], "data.test_strings": 40, "encoder.hidden": 24, "encoder.dropout": 0.0}
+    changes |= {"joiner.dim": 32, "training.learning_rate": 0.02, "training.warmup_steps": 20, "training.steps": 200}
+    changes |= {"training.batch_size": 12, "training.length_pool": 1, "training.save_every": 1000}
+    recipe = recipe_from_plain(changed(TINY, changes))
+    outcome = train(recipe, tmp_path / "run", data=str(digits_directory), resume=False, say=lambda line: None)
+    deaf = math.log(10) / 4  # ten words equally likely, of four letters: the loss of a model that knows words and hears nothing
+    assert outcome.results["test"]["nats_per_label"] < deaf / 2
+    assert outcome.results["test"]["wer"] < 0.9

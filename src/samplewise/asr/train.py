@@ -170,7 +170,10 @@ def run_trainer(trainer: TransducerTrainer, start: Path | None, say: Say) -> int
     agree = agreement(trainer.args.world_size, trainer.args.device)
     with StopOnSignal(agree, say) as stop:
         trainer.add_callback(stop)
-        trainer.train(resume_from_checkpoint=str(start) if start is not None else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(start) if start is not None else None)
+        except UserError as error:  # one of a data-loader worker carries that worker's traceback before its message
+            raise UserError(str(error).rpartition("UserError: ")[2]) from None
     finished = trainer.state.global_step >= trainer.recipe.training.steps
     return 0 if finished else stop.stopped_by
 

@@ -6,6 +6,7 @@ The loop, the progress bar, checkpoints, resuming and the start of several proce
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -242,6 +243,7 @@ class StopOnSignal(transformers.TrainerCallback):
         self.received = 0
         self.stopped_by = 0
         self.previous: dict[int, Any] = {}
+        self.process = os.getpid()
 
     def __enter__(self) -> StopOnSignal:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -253,6 +255,8 @@ class StopOnSignal(transformers.TrainerCallback):
             signal.signal(number, handler)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.process:  # a data-loader worker, forked with this handler: it is told by its parent
+            return
         self.received = number
         for kind, handler in self.previous.items():
             signal.signal(kind, handler)
