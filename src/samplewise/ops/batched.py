@@ -12,6 +12,7 @@ from samplewise.kernels.eager.activation import activate, derivative
 from samplewise.kernels.layout import padded_table
 from samplewise.ops.problem import Gradients, Problem
 from samplewise.ops.samplewise import clear_unusable
+from samplewise.ops.tiles import add_product
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_nodes: int) -> Tensor:
@@ -31,7 +32,8 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_no
 
     node = torch.arange(h.shape[0], device=p.device)
     label = _labels(p, T, width)  # (B T (U+1),)
-    P_D, lp_blank, lp_label = (torch.empty(h.shape[0], dtype=p.real, device=p.device) for _ in range(3))
+    P_D = torch.empty(h.shape[0], dtype=weights.dtype, device=p.device)
+    lp_blank, lp_label = (torch.empty(h.shape[0], dtype=p.real, device=p.device) for _ in range(2))
     kernels.emission(h, p.bias, node, label, p.blank, P_D, lp_blank, lp_label)  # f^W_1
 
     losses = weights.new_empty(B)
@@ -39,13 +41,13 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_no
     if gradients is None:
         kernels.lattice(lp_blank, lp_label, table, weights, losses, None, None, block_nodes)  # f^W_2, f^W_3
         return losses
-    gammas = [torch.zeros_like(P_D) for _ in range(2)]
+    gammas = [torch.zeros_like(lp_blank) for _ in range(2)]
     kernels.lattice(lp_blank, lp_label, table, weights, losses, *gammas, block_nodes)
 
     kernels.emission_gradient(h, p.bias, node, label, p.blank, P_D, *gammas, gradients.bias)  # f^W_4, in place
     clear_unusable(z, table, losses)
     if gradients.weight is not None:
-        gradients.weight += h.t() @ z
+        add_product(gradients.weight, h, z)  # d theta^O
     if gradients.wants_encodings:
         dz = (h @ p.weight).to(p.real)
         dz *= derivative(s.reshape(-1, D).to(p.real), z.to(p.real), p.activation)

@@ -43,6 +43,8 @@ def scale_once(gradient: Tensor, upstream: Tensor) -> Tensor:
 
     Safe because `once` lets a saved gradient out one time only.
     """
+    if type(gradient) is not Tensor:  # while torch.compile traces this, values are functional
+        return gradient * upstream
     return gradient.mul_(upstream)
 
 

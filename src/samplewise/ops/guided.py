@@ -24,13 +24,13 @@ from torch import Tensor
 from samplewise.kernels.layout import FRAMES, STRIDE
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass, joint_tile
-from samplewise.plan.planner import Schedule, guide_classes
+from samplewise.plan.planner import LONGEST_STRETCH, Schedule, guide_classes
 
 logger = logging.getLogger("samplewise")
 
 MOST_ROUNDS = 6  # then every node is made exact
 PROBES = 4  # nodes of a stretch whose whole softmax is looked at
-STRETCHES, SHORTEST_STRETCH = 16, 64  # of an utterance, and in nodes; a stretch is at most a tile
+STRETCHES, SHORTEST_STRETCH = 16, 64  # of an utterance, and in nodes
 WIDE_BAND = 0.75  # a band of this share of the nodes gains nothing over all of them
 
 
@@ -100,7 +100,7 @@ def run_group(
         kept.clear()
     band = Band(problem, group, emissions, gammas[0], gammas[1], exact, tile, kept, schedule.block_nodes)
     if share < WIDE_BAND:
-        guide(problem, group, emissions, schedule.tile_rows)
+        guide(problem, group, emissions, kept)
         rounds, outside = settle(band, weights[here], losses[here], tolerance)
         share = float(exact.float().mean())
         message = "guided: utterances %d to %d, active share %.4f, rounds %d, occupancy outside %.1e"
@@ -114,7 +114,7 @@ def run_group(
     return share
 
 
-def guide(problem: Problem, group: Group, out: Emissions, rows: int) -> None:
+def guide(problem: Problem, group: Group, out: Emissions, kept: Kept | None) -> None:
     """Estimated emissions of every node, utterance by utterance, stretch by stretch, each with classes of its own."""
     generator = torch.Generator(device=problem.device).manual_seed(0)
     columns = group.targets.clone()  # the labels as columns among the utterance's own classes
@@ -124,8 +124,10 @@ def guide(problem: Problem, group: Group, out: Emissions, rows: int) -> None:
         always, column = torch.cat((own.new_tensor([problem.blank]), own)).unique(return_inverse=True)
         columns[at : at + labels] = column[1:]
         blank, count = int(column[0]), frames * stride
-        height = min(rows, max(SHORTEST_STRETCH, count // STRETCHES))
+        height = min(count, LONGEST_STRETCH, max(SHORTEST_STRETCH, count // STRETCHES))
         tile = Tile.of(problem, height, gradient=False, classes=0)
+        if kept is not None and kept.z.shape[0] >= height:  # nothing is kept yet
+            tile = replace(tile, z=kept.z[:height])
         for first in range(start, start + count, height):
             node = torch.arange(first, min(first + height, start + count), device=problem.device)
             guide_stretch(problem, mapped, node, tile.head(node.numel()), always, blank, generator, out)
@@ -146,8 +148,8 @@ def guide_stretch(
 def choose_classes(problem: Problem, z: Tensor, always: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Classes (S,) for a stretch with joint encodings z (R, D), and the log of what each stands for.
 
-    Those that are always present come first; then those with most probability at a few probes, which are nodes whose full softmax
-    is computed; then as many drawn uniformly from the rest, each of which stands for several.
+    Those that are always present come first; then those with most probability at a few probes, whose full softmax is computed;
+    then as many drawn uniformly from the rest, each of which stands for several.
     """
     everything = problem.weight.shape[0]
     probe = torch.linspace(0, z.shape[0] - 1, min(PROBES, z.shape[0]), device=z.device).long()

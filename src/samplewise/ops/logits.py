@@ -12,7 +12,7 @@ from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.kernels.layout import padded_table
 from samplewise.ops.guards import finish_nonfinite, once
-from samplewise.ops.problem import real_dtype
+from samplewise.ops.problem import real_dtype, wide_dtype
 from samplewise.plan.planner import BLOCK_NODES
 
 ROWS = 4096  # rows of logits that a kernel is given at a time
@@ -41,40 +41,42 @@ def rnnt(
     lengths = _lengths(logits, targets, logit_lengths, target_lengths, blank)
     real, device, kernels = real_dtype(logits.dtype), logits.device, backend_for(logits.device)
     B, T, width, V = logits.shape
-    out = torch.zeros(3, B, T, width, dtype=real, device=device)  # log denominator, lp_blank, lp_label
-    flat = [part.view(-1) for part in out]
+    wide = wide_dtype(device)
+    denominator = torch.zeros(B, T, width, dtype=wide, device=device)
+    out = torch.zeros(2, B, T, width, dtype=real, device=device)  # lp_blank, lp_label
+    flat = [denominator.view(-1), *(part.view(-1) for part in out)]
     bias = torch.zeros(V, dtype=real, device=device)
     for b, (frames, labels) in enumerate(zip(*lengths, strict=True)):
         label = _next_labels(targets[b], labels, width, device)
         scores = logits[b, :frames].contiguous()  # (T_b, U+1, V)
         if not fused:
-            out[1, b, :frames] = scores[..., blank]
+            out[0, b, :frames] = scores[..., blank]
             picked = scores.gather(2, label.clamp(min=0)[None, :, None].expand(frames, -1, 1))[..., 0]
-            out[2, b, :frames] = picked.to(real).masked_fill(label < 0, -torch.inf)
+            out[1, b, :frames] = picked.to(real).masked_fill(label < 0, -torch.inf)
             continue
         rows, label = scores.view(-1, V), label.repeat(frames)
         for start in range(0, len(rows), ROWS):
             here = slice(start, start + ROWS)
             node = torch.arange(start, min(start + ROWS, len(rows)), device=device) + b * T * width
             kernels.emission(rows[here], bias, node, label[here], blank, *flat)
-    losses = torch.empty(B, dtype=torch.float64, device=device)
+    losses = torch.empty(B, dtype=wide, device=device)
     table = padded_table(*lengths, T, width, device)
     gammas = flat[1:] if gradient else (None, None)
     kernels.lattice(flat[1], flat[2], table, torch.ones_like(losses), losses, *gammas, BLOCK_NODES)
     losses = finish_nonfinite(losses, on_nonfinite).to(real)
     if not gradient:
-        empty = [logits.new_empty(0, dtype=real) for _ in range(3)]
-        return losses, empty[0], empty[1], empty[2]
+        return losses, *(logits.new_empty(0, dtype=dtype) for dtype in (wide, real, real))  # type: ignore[return-value]
     within = torch.arange(width, device=device)[None] <= torch.tensor(lengths.labels, device=device)[:, None]
-    out[1:].masked_fill_(~within[None, :, None], 0.0)  # columns beyond an utterance's labels held emissions
-    return losses, out[0].clone(), out[1].clone(), out[2].clone()
+    out.masked_fill_(~within[None, :, None], 0.0)  # columns beyond an utterance's labels held emissions
+    return losses, denominator, out[0].clone(), out[1].clone()
 
 
 @rnnt.register_fake
 def _(logits, targets, logit_lengths, target_lengths, blank, clamp, fused, gradient, on_nonfinite):
     real = real_dtype(logits.dtype)
     state = logits.shape[:3] if gradient else (0,)
-    return logits.new_empty(logits.shape[0], dtype=real), *(logits.new_empty(state, dtype=real) for _ in range(3))
+    dtypes = (wide_dtype(logits.device), real, real)
+    return logits.new_empty(logits.shape[0], dtype=real), *(logits.new_empty(state, dtype=dtype) for dtype in dtypes)
 
 
 @torch.library.custom_op("samplewise::rnnt_gradient", mutates_args=())
@@ -91,7 +93,7 @@ def rnnt_gradient(
     for b, (frames, labels) in enumerate(zip(*lengths, strict=True)):
         before, after = (1.0, upstream[b]) if clamp > 0 else (upstream[b].to(real), None)
         label = _next_labels(targets[b], labels, width, device)
-        state = [log_denominator[b, :frames]] + [gamma[b, :frames] * before for gamma in (gamma_blank, gamma_label)]
+        state = [log_denominator[b, :frames], *(gamma[b, :frames] * before for gamma in (gamma_blank, gamma_label))]
         result[b, frames:] = 0
         part = result[b, :frames]
         if fused:

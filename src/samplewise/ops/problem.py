@@ -19,6 +19,11 @@ def real_dtype(compute: torch.dtype) -> torch.dtype:
     return torch.float64 if compute == torch.float64 else torch.float32
 
 
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of losses, of sums along a lattice and of log denominators: float64 where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a finished gradient waits for the upstream one: float16 alone has not the range for that."""
     return torch.float32 if dtype == torch.float16 else dtype

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from samplewise.ops.problem import Gradients, Group, Problem
+from samplewise.ops.problem import Gradients, Group, Problem, wide_dtype
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,10 @@ class Emissions:
 
     @classmethod
     def empty(cls, nodes: int, problem: Problem) -> Emissions:
-        return cls(*(torch.empty(nodes, dtype=problem.real, device=problem.device) for _ in range(3)))
+        def empty(dtype: torch.dtype) -> Tensor:
+            return torch.empty(nodes, dtype=dtype, device=problem.device)
+
+        return cls(empty(wide_dtype(problem.device)), empty(problem.real), empty(problem.real))
 
 
 class Occupancy(NamedTuple):
@@ -115,6 +118,16 @@ def forward_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> No
     torch.mm(tile.z, problem.weight.t(), out=tile.h)  # (R, D) (D, V)
 
 
+def add_product(total: Tensor, h: Tensor, z: Tensor) -> None:
+    """total (V, D) += h^T z. In half precision a tile's product is rounded once, and the tiles add up in float32."""
+    if h.dtype == total.dtype:
+        total.addmm_(h.t(), z)  # (V, R) (R, D)
+    elif h.dtype == torch.float16:  # whose range is too small for a sum over nodes
+        total.addmm_(h.t().to(total.dtype), z.to(total.dtype))
+    else:
+        total += torch.mm(h.t(), z)
+
+
 def gradient_tile(
     problem: Problem, group: Group, node: Tensor, tile: Tile, occupancy: Occupancy, gradients: Gradients,
     rows: tuple[Tensor, Tensor],
@@ -122,10 +135,7 @@ def gradient_tile(
     """h becomes dh; then dW += dh^T z, db += sum dh, dz = dh W, and dz goes on to the rows of the encodings."""
     problem.kernels.emission_gradient(tile.h, problem.bias, node, tile.label, problem.blank, *occupancy, gradients.bias)
     if gradients.weight is not None:
-        if problem.compute == problem.real:
-            gradients.weight.addmm_(tile.h.t(), tile.z)  # (V, R) (R, D)
-        else:  # one rounding a tile, and the sum over tiles in the real dtype
-            gradients.weight += torch.mm(tile.h.t(), tile.z)
+        add_product(gradients.weight, tile.h, tile.z)
     if gradients.wants_encodings:
         torch.mm(tile.h, problem.weight, out=tile.dz)  # (R, V) (V, D)
         problem.kernels.joint_gradient(

@@ -17,7 +17,7 @@ from samplewise.checks import check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.ops import batched, guided, samplewise, tiled
 from samplewise.ops.guards import finish_nonfinite, hold, once, release, scale_once
-from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, Gradients, Problem, gradient_dtype, real_dtype
+from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, Gradients, Problem, gradient_dtype, real_dtype, wide_dtype
 from samplewise.plan.budget import default_budget
 from samplewise.plan.planner import Sizes, schedule_of
 
@@ -53,7 +53,7 @@ def run(inputs: Sequence[Tensor | None], weights: Tensor, wanted: int, options: 
         lengths.frames, lengths.labels, problem.weight.shape[0], problem.weight.shape[1], problem.compute.itemsize,
         problem.real.itemsize, bool(wanted), torch.get_num_threads() if problem.device.type == "cpu" else 1,
     )  # fmt: skip
-    weights = weights.to(device=problem.device, dtype=torch.float64).contiguous()
+    weights = weights.to(device=problem.device, dtype=wide_dtype(problem.device)).contiguous()
     scale = HALF_RANGE if wanted and problem.compute == torch.float16 else 1.0
     gradients = Gradients.of(problem, wanted) if wanted else None
     budget, default = options.memory_budget or None, default_budget(problem.device)

@@ -12,6 +12,7 @@ BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of
 TILE_BYTES = 8 << 20  # z, h and dz of a tile stay near the caches
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 320  # matrix products on a CPU pack so many columns of the weight at a time; measured
+LONGEST_STRETCH = 2048  # nodes that a guide looks at together
 SLACK = 1 << 20  # small tensors, and what the allocator rounds up
 SMALLEST_TILE, LARGEST_TILE = 128, 4096
 WORTHWHILE_GUIDE = 0.4  # of all classes; above it a guide costs more than it saves
@@ -57,8 +58,8 @@ def node_bytes(sizes: Sizes, method: str) -> int:
     """A node of a group: three floats, and its place in the list of active nodes. A guide keeps both emissions and occupancies,
     and marks exact nodes."""
     if method == "guided":
-        return 5 * sizes.real_bytes + 8 + 8 + 2
-    return 3 * sizes.real_bytes + (8 if sizes.gradient else 0)
+        return 8 + 4 * sizes.real_bytes + 8 + 8 + 2
+    return 8 + 2 * sizes.real_bytes + (8 if sizes.gradient else 0)
 
 
 def fixed_bytes(sizes: Sizes) -> int:
@@ -85,9 +86,9 @@ def expected_bytes(sizes: Sizes, schedule: Schedule, share: float) -> int:
 
 
 def guide_bytes(sizes: Sizes, rows: int) -> int:
-    """The guide's own tile of few classes, and their rows of the weight."""
+    """The guide's own logits and their rows of the weight; its joint encodings lie where those of exact nodes will."""
     classes = round(guide_share(sizes) * sizes.classes)
-    return sizes.compute_bytes * (rows * (classes + 2 * sizes.dim) + 2 * classes * sizes.dim)
+    return sizes.compute_bytes * (rows * (classes + sizes.dim) + 2 * classes * sizes.dim)
 
 
 def kept_bytes(sizes: Sizes) -> int:
@@ -99,8 +100,8 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     """Tiles near the caches; what is left of the budget keeps z and h for the gradient pass, or else holds more utterances."""
     nodes = sizes.nodes
     row, node, fixed = row_bytes(sizes), node_bytes(sizes, method), fixed_bytes(sizes)
-    if method == "guided":  # a stretch of the guide is as long as a tile
-        row, fixed = row + guide_bytes(sizes, 1) - guide_bytes(sizes, 0), fixed + guide_bytes(sizes, 0)
+    if method == "guided":
+        fixed += guide_bytes(sizes, min(LONGEST_STRETCH, max(nodes)))
     wanted = max(SMALLEST_TILE, min(LARGEST_TILE, TILE_BYTES // row))
     wanted = min(wanted, sum(nodes))
     floor = fixed + node * max(nodes)

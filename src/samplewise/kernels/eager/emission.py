@@ -15,13 +15,15 @@ def emission(
     """Log-softmax denominators of logits + bias, and the log-probabilities of blank and of the next label.
 
     logits (R, C), bias (C,), node and label (R,) int64; label -1 means that no label is left (log-probability -inf).
-    Row r writes element node[r] of the three outputs (N,).
+    Row r writes element node[r] of the three outputs (N,); log_denominator is float64, so that large scores keep their digits.
     """
     scores = logits.to(bias.dtype) + bias  # (R, C)
-    denominator = torch.logsumexp(scores, dim=1)
-    by_label = scores.gather(1, label.clamp(min=0)[:, None])[:, 0] - denominator
-    log_denominator[node] = denominator
-    lp_blank[node] = scores[:, blank] - denominator
+    top = scores.amax(dim=1, keepdim=True)
+    scores -= top
+    rest = torch.exp(scores).sum(1).log_()  # apart from top it keeps the digits that their sum would lose
+    by_label = scores.gather(1, label.clamp(min=0)[:, None])[:, 0] - rest
+    log_denominator[node] = top[:, 0].to(log_denominator.dtype) + rest.to(log_denominator.dtype)
+    lp_blank[node] = scores[:, blank] - rest
     lp_label[node] = by_label.masked_fill(label < 0, -math.inf)
 
 
@@ -35,7 +37,10 @@ def emission_gradient(
     """
     by_blank, by_label = gamma_blank[node], gamma_label[node]
     occupancy = (by_blank + by_label)[:, None]
-    gradient = torch.exp(logits.to(bias.dtype) + bias - log_denominator[node][:, None]).mul_(occupancy)
+    whole = log_denominator[node][:, None]
+    high = whole.to(bias.dtype)
+    low = (whole - high).to(bias.dtype)
+    gradient = (logits.to(bias.dtype) + bias).sub_(high).sub_(low).exp_().mul_(occupancy)  # (R, C)
     gradient[:, blank] -= by_blank
     gradient.scatter_add_(1, label.clamp(min=0)[:, None], -by_label.masked_fill(label < 0, 0.0)[:, None])
     gradient.masked_fill_(occupancy == 0, 0.0)

@@ -15,6 +15,7 @@ from torch import Tensor
 from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 
+EXACT = {"contract", "nsz"}
 SUMS = {"contract", "reassoc", "nsz"}  # reassociation lets sums vectorise; infinities and NaN stay defined
 
 
@@ -25,7 +26,7 @@ def emission(
     """Log-softmax denominators of logits + bias, and the log-probabilities of blank and of the next label.
 
     logits (R, C), bias (C,), node and label (R,) int64; label -1 means that no label is left (log-probability -inf).
-    Row r writes element node[r] of the three outputs (N,).
+    Row r writes element node[r] of the three outputs (N,); log_denominator is float64, so that large scores keep their digits.
     """
     with LOCK:
         use_threads()
@@ -53,6 +54,12 @@ def emission_gradient(
         array(d_bias)[:] += partial.sum(0)
 
 
+@njit(fastmath=EXACT, error_model="numpy", nogil=True)
+def _above(element, bias, level):
+    """score - level, in this order: numba hands a caller's fastmath down, and reassociated it would round as level does."""
+    return (s.load(element) + bias) - level
+
+
 @njit(fastmath=SUMS, error_model="numpy", nogil=True)
 def _largest(row, bias):
     best = s.order(s.load(row[0]) + bias[0])
@@ -64,28 +71,29 @@ def _largest(row, bias):
 
 @njit(fastmath=SUMS, error_model="numpy", nogil=True)
 def _log_sum_exp(row, bias):
+    """The largest score, and the log of the sum of all relative to it: apart they keep the digits that their sum would lose."""
     top = _largest(row, bias)
     total = s.type_of(top, 0.0)
     for v in range(row.size):
-        total += s.exp(s.load(row[v]) + bias[v] - top)
-    return top + s.type_of(top, libm.log(total))
+        total += s.exp(_above(row[v], bias[v], top))
+    return top, s.type_of(top, libm.log(total))
 
 
 @kernel()
 def _emission(logits, bias, node, label, blank, log_denominator, lp_blank, lp_label):
     for r in prange(logits.shape[0]):
         row, n, y = logits[r], node[r], label[r]
-        denominator = _log_sum_exp(row, bias)
-        log_denominator[n] = denominator
-        lp_blank[n] = s.load(row[blank]) + bias[blank] - denominator
-        lp_label[n] = s.load(row[y]) + bias[y] - denominator if y >= 0 else -np.inf
+        top, rest = _log_sum_exp(row, bias)
+        log_denominator[n] = np.float64(top) + np.float64(rest)
+        lp_blank[n] = _above(row[blank], bias[blank], top) - rest
+        lp_label[n] = _above(row[y], bias[y], top) - rest if y >= 0 else -np.inf
 
 
-@njit(fastmath=SUMS, error_model="numpy", nogil=True)
-def _gradient_row(row, bias, denominator, occupancy, column_sum):
+@njit(fastmath=EXACT, error_model="numpy", nogil=True)
+def _gradient_row(row, bias, denominator, low, occupancy, column_sum):
     smallest = s.type_of(denominator, 1e-37)  # products below this are denormal in float32: slow, and worth nothing
     for v in range(row.size):
-        x = occupancy * s.exp(s.load(row[v]) + bias[v] - denominator)
+        x = occupancy * s.exp(_above(row[v], bias[v], denominator) - low)
         x = s.type_of(x, 0.0) if abs(x) < smallest else x
         column_sum[v] += x
         row[v] = s.encode(x, row[v])
@@ -103,13 +111,14 @@ def _emission_gradient(logits, bias, node, label, blank, log_denominator, gamma_
             if occupancy == 0.0:
                 row[:] = s.encode(occupancy, row[0])
                 continue
-            denominator = log_denominator[n]
+            denominator = s.type_of(bias[0], log_denominator[n])
+            low = s.type_of(bias[0], log_denominator[n] - np.float64(denominator))
             # Both arcs' entries from the logits, before they are gone: the row may hold only eight bits of them after.
-            d_blank = occupancy * s.exp(s.load(row[blank]) + bias[blank] - denominator) - by_blank
+            d_blank = occupancy * s.exp(_above(row[blank], bias[blank], denominator) - low) - by_blank
             d_label = s.type_of(d_blank, 0.0)
             if y >= 0:
-                d_label = occupancy * s.exp(s.load(row[y]) + bias[y] - denominator) - by_label
-            _gradient_row(row, bias, denominator, occupancy, column_sum)
+                d_label = occupancy * s.exp(_above(row[y], bias[y], denominator) - low) - by_label
+            _gradient_row(row, bias, denominator, low, occupancy, column_sum)
             row[blank] = s.encode(d_blank, row[blank])
             column_sum[blank] -= by_blank
             if y >= 0:
