@@ -89,6 +89,8 @@ def _cut(gb, gl, tolerance):
             ties = np.searchsorted(inside, inside[i])
             return inside[i], kept - ties
         dropped += inside[i]
+    if inside.size == 0:  # no occupancy at all
+        return np.inf, 0
     # The bin's sum in another order was within the allowance after all: its largest node stays, which errs on the safe side.
     return inside[-1], kept - np.searchsorted(inside, inside[-1])
 
