@@ -61,12 +61,29 @@ def test_strings_are_of_one_speaker_and_the_lengths_asked_for(recordings):
     assert set(lengths) == {3, 4, 5, 6, 7}
 
 
-def test_the_text_is_what_is_spoken(recordings):
-    utterance = strings(recordings).utterance(0, 0)
-    plan = strings(recordings).plan(0, 0)
+@pytest.mark.parametrize("speed", [0.8, 1.0, 1.25])
+def test_the_text_is_what_is_spoken(recordings, speed):
+    corpus = strings(recordings, options=DigitStringsOptions(speeds=(speed,)))
+    utterance, plan = corpus.utterance(0, 0), corpus.plan(0, 0)
     assert utterance.text == " ".join(WORDS[recording.digit] for recording in plan.recordings)
-    assert len(utterance.samples) == sum(len(r.samples) for r in plan.recordings) + sum(plan.pauses)
-    assert strings(recordings).seconds(0, 0) == len(utterance.samples) / RATE
+    spoken = sum(len(recording.samples) for recording in plan.recordings)
+    assert len(utterance.samples) == pytest.approx(spoken / speed + sum(plan.pauses), abs=len(plan.recordings))
+    assert corpus.seconds(0, 0) == pytest.approx(len(utterance.samples) / RATE, abs=1e-3)
+
+
+def test_every_speed_is_used_in_training_and_none_in_tests(recordings):
+    train, test = strings(recordings), strings(recordings, TEST)
+    assert {train.plan(0, index).speed for index in range(50)} == {0.9, 1.0, 1.1}
+    assert {test.plan(0, index).speed for index in range(40)} == {1.0}
+
+
+def test_speed_changes_pitch(recordings):
+    def pitch(speed):
+        options = DigitStringsOptions(digits=(1, 1), pause=(0.0, 0.0), speeds=(speed,), noise_db=(-90.0, -90.0))
+        samples = strings(recordings, options=options).utterance(0, 0).samples
+        return np.abs(np.fft.rfft(samples, 8000)).argmax()
+
+    assert pitch(1.1) / pitch(1.0) == pytest.approx(1.1, rel=0.02)
 
 
 def test_parts_share_no_recording(recordings):

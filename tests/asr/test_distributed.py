@@ -47,5 +47,5 @@ def test_two_processes_are_one_that_accumulates_two_batches(digits_directory, tm
     for left, right in zip(two, one, strict=True):
         assert left == pytest.approx(right, rel=2e-5)
     results = json.loads((tmp_path / "two" / "results.json").read_text())
-    assert results["machine"]["processes"] == 2
+    assert results["data"]["processes"] == 2
     assert results["test"]["utterances"] == 6

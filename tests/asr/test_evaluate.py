@@ -62,7 +62,7 @@ def model_and_examples(recordings):
 
 def test_batches_have_no_influence(recordings):
     model, examples, tokenizer = model_and_examples(recordings)
-    found = [evaluate(model, examples, tokenizer.decode, max_symbols=3, batch_size=size, quiet=True) for size in (1, 3, 7)]
+    found = [evaluate(model, examples, tokenizer.decode, max_symbols=3, batch_size=size) for size in (1, 3, 7)]
     assert model.training, "the mode is given back"
     assert found[0].errors == found[1].errors == found[2].errors
     assert found[0].errors.utterances == 7 and found[0].errors.errors > 0
@@ -73,7 +73,7 @@ def test_batches_have_no_influence(recordings):
 
 def test_the_loss_is_per_label(recordings):
     model, examples, tokenizer = model_and_examples(recordings)
-    found = evaluate(model, examples, tokenizer.decode, max_symbols=3, batch_size=2, quiet=True)
+    found = evaluate(model, examples, tokenizer.decode, max_symbols=3, batch_size=2)
     model.eval()
     nats = labels = 0.0
     for example in examples.examples:
@@ -88,4 +88,4 @@ def test_nothing_usable_is_an_error(recordings):
     model, examples, tokenizer = model_and_examples(recordings)
     examples.examples.clear()
     with pytest.raises(UserError, match="nothing to evaluate"):
-        evaluate(model, examples, tokenizer.decode, max_symbols=3, batch_size=2, quiet=True)
+        evaluate(model, examples, tokenizer.decode, max_symbols=3, batch_size=2)

@@ -18,7 +18,7 @@ cp "{wave}" "$2"
 
 
 def test_the_library_speaks_every_digit_in_every_voice():
-    recordings = synthesis.synthesise_digits(RATE, takes=1, quiet=True)
+    recordings = synthesis.synthesise_digits(RATE, takes=1)
     assert len(recordings) == len(WORDS) * len(synthesis.VOICES)
     assert len({r.speaker for r in recordings}) == len(synthesis.VOICES)
     for recording in recordings:
@@ -29,7 +29,7 @@ def test_the_library_speaks_every_digit_in_every_voice():
 
 def test_takes_differ_and_both_splits_are_there(monkeypatch):
     monkeypatch.setattr(synthesis, "VOICES", ("en-us",))
-    recordings = synthesis.synthesise_digits(RATE, takes=synthesis.TEST_TAKES + 2, quiet=True)
+    recordings = synthesis.synthesise_digits(RATE, takes=synthesis.TEST_TAKES + 2)
     zeros = [r for r in recordings if r.digit == 0]
     assert [r.split for r in zeros] == ["test"] * synthesis.TEST_TAKES + ["train"] * 2
     assert len({r.samples.tobytes() for r in zeros}) == len(zeros)

@@ -115,6 +115,12 @@ def test_a_run_is_not_resumed_on_other_data(finished, digits_directory, tmp_path
         train(tiny_recipe(training__evaluate_every=3), finished[0], data=str(tmp_path / "other"), resume=True)
 
 
+def test_a_run_is_not_resumed_by_another_number_of_processes(finished, digits_directory, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="processes: 1 became 2"):
+        train(tiny_recipe(training__evaluate_every=3), finished[0], data=str(digits_directory), resume=True)
+
+
 def test_a_finished_run_resumed_is_only_evaluated(finished, digits_directory, tmp_path, said):
     directory = tmp_path / "copy"
     shutil.copytree(finished[0], directory)

@@ -31,7 +31,8 @@ class Run:
     """What a checkpoint needs beside its weights.
 
     Attributes:
-        data: where the training data came from, to tell whether a resumed run has the same.
+        data: where the training data came from and how many processes share them, to tell whether a resumed run has
+            the same.
     """
 
     recipe: Recipe

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import soxr
 
 from samplewise.asr.audio import read_audio
 from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError
+from samplewise.asr.progress import bar
 from samplewise.asr.recipe import DigitStringsOptions
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -57,11 +59,12 @@ class Recording:
 
 @dataclass(frozen=True)
 class StringPlan:
-    """Which recordings a digit string is made of, and the samples of silence around them (one more than digits)."""
+    """Which recordings a digit string is made of, at which speed, and the silence around them (one more than digits)."""
 
     speaker: str
     recordings: tuple[Recording, ...]
     pauses: tuple[int, ...]
+    speed: float
     rng: np.random.Generator
 
 
@@ -101,6 +104,7 @@ class DigitStrings:
             lacking = [word for word, found in zip(WORDS, digits, strict=True) if not found]
             if lacking:
                 raise UserError(f"no usable recordings of {', '.join(lacking)} by {speaker}")
+        self._at_speed: dict[tuple[str, float], np.ndarray] = {}
         self._fixed = self._plan_fixed() if part != TRAIN else []
 
     def __len__(self) -> int:
@@ -115,17 +119,19 @@ class DigitStrings:
         digits = rng.integers(10, size=self._length(rng))
         found = [self.by_digit[speaker][digit] for digit in digits]
         recordings = tuple(choices[rng.integers(len(choices))] for choices in found)
-        return StringPlan(speaker, recordings, self._pauses(rng, len(recordings)), rng)
+        speed = self.options.speeds[rng.integers(len(self.options.speeds))]
+        return StringPlan(speaker, recordings, self._pauses(rng, len(recordings)), speed, rng)
 
     def seconds(self, epoch: int, index: int) -> float:
         plan = self.plan(epoch, index)
-        return (sum(len(r.samples) for r in plan.recordings) + sum(plan.pauses)) / self.sample_rate
+        spoken = sum(len(recording.samples) for recording in plan.recordings) / plan.speed
+        return (spoken + sum(plan.pauses)) / self.sample_rate
 
     def utterance(self, epoch: int, index: int) -> Utterance:
         plan = self.plan(epoch, index)
         pieces = [np.zeros(plan.pauses[0], dtype=np.float32)]
         for recording, pause in zip(plan.recordings, plan.pauses[1:], strict=True):
-            pieces += [recording.samples, np.zeros(pause, dtype=np.float32)]
+            pieces += [self._spoken(recording, plan.speed), np.zeros(pause, dtype=np.float32)]
         samples = np.concatenate(pieces)
         if self.part == TRAIN:
             samples = self._vary(samples, plan.rng)
@@ -135,6 +141,15 @@ class DigitStrings:
 
     def texts(self) -> Iterable[str]:
         return [" ".join(WORDS)]
+
+    def _spoken(self, recording: Recording, speed: float) -> np.ndarray:
+        if speed == 1:
+            return recording.samples
+        found = self._at_speed.get((recording.key, speed))
+        if found is None:
+            found = soxr.resample(recording.samples, speed, 1.0).astype(np.float32)
+            self._at_speed[recording.key, speed] = found
+        return found
 
     def _vary(self, samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         level = float(np.sqrt(np.mean(np.square(samples)))) * 10 ** (rng.uniform(*self.options.noise_db) / 20)
@@ -162,7 +177,7 @@ class DigitStrings:
                     everything = [r for digit in self.by_digit[speaker] for r in digit]
                     stock[speaker] = [everything[j] for j in rng.permutation(len(everything))]
                 chosen.append(stock[speaker].pop())
-            plans.append(StringPlan(speaker, tuple(chosen), self._pauses(rng, len(chosen)), rng))
+            plans.append(StringPlan(speaker, tuple(chosen), self._pauses(rng, len(chosen)), 1.0, rng))
         return plans
 
 
@@ -278,10 +293,10 @@ def parse_entry(line: str, manifest: Path, where: str, split: str | None) -> Ent
     return Entry(audio, text, key, str(values.get("speaker", "")), duration)
 
 
-def usable_recordings(candidates: Iterable[tuple[Path, int, str, str]], rate: int, bad: BadDataLog) -> list[Recording]:
+def usable_recordings(candidates: Sequence[tuple[Path, int, str, str]], rate: int, bad: BadDataLog) -> list[Recording]:
     """Read (path, digit, speaker, split) recordings; the unusable go to `bad`."""
     recordings = []
-    for path, digit, speaker, split in candidates:
+    for path, digit, speaker, split in bar(candidates, "reading recordings"):
         try:
             samples = read_audio(path, rate)
         except BadDataError as error:

@@ -9,13 +9,12 @@ from typing import Any
 
 import jiwer
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from samplewise.asr.decode import greedy
 from samplewise.asr.examples import Batch, EvaluationExamples, Example, collate
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
+from samplewise.asr.progress import bar
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,6 @@ def evaluate(
     *,
     max_symbols: int,
     batch_size: int,
-    quiet: bool = False,
 ) -> Evaluation:
     """Decode and score all examples.
 
@@ -103,7 +101,6 @@ def evaluate(
         decode: from labels to text.
         max_symbols: bound on the labels of one encoder frame.
         batch_size: utterances at a time.
-        quiet: show no progress bar.
 
     Raises:
         UserError: there is no example to score.
@@ -118,7 +115,7 @@ def evaluate(
     speakers: list[str] = []
     nats = labels = 0.0
     batches = list(in_batches(examples.examples, batch_size))
-    for batch in track(batches, "evaluating", console=Console(stderr=True), disable=quiet):
+    for batch in bar(batches, "evaluating"):
         inputs = [batch[name].to(device) for name in ("features", "feature_lengths", "targets", "target_lengths")]
         nats += float(model(*inputs)["transducer"]) * len(batch["keys"])
         labels += float(batch["target_lengths"].sum())

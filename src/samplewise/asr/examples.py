@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, Sampler
 from samplewise.asr.corpus import Corpus, Utterance
 from samplewise.asr.features import Features
 from samplewise.asr.problems import BadDataError, BadDataLog, UserError
+from samplewise.asr.progress import bar
 from samplewise.asr.tokenizer import OutOfVocabularyError, Tokenizer
 
 ORDER = 3  # the stream of random numbers that orders are drawn from, beside those of corpus.py
@@ -96,7 +97,7 @@ class EvaluationExamples(Dataset):
     def __init__(self, corpus: Corpus, prepare: Preparation, bad: BadDataLog):
         self.examples: list[Example] = []
         self.bad = bad
-        for index in range(len(corpus)):
+        for index in bar(range(len(corpus)), "reading utterances"):
             try:
                 self.examples.append(checked(corpus, prepare, 0, index))
             except BadDataError as error:

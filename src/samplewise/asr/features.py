@@ -11,7 +11,7 @@ from transformers.audio_utils import mel_filter_bank
 
 from samplewise.asr.recipe import LogMelOptions
 
-FLOOR = 1e-7  # energy added before the logarithm: an all-zero frame stays finite
+FLOOR = 1e-5  # energy added before the logarithm: digital silence is as faint noise
 
 
 class Features(Protocol):

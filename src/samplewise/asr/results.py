@@ -49,7 +49,6 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
     }
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()

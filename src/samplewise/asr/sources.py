@@ -20,11 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import wrap_file
-
 from samplewise.asr.corpus import WORDS, Recording, usable_recordings
 from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.progress import reading
 from samplewise.asr.synthesis import synthesise_digits
 
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
@@ -193,7 +191,7 @@ def download(cache: Path, say: Say, url: str = URL) -> Path:
 def fetch(url: str, path: Path) -> Path:
     with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, path.open("wb") as file:
         expected = int(answer.headers.get("Content-Length") or 0)
-        with wrap_file(answer, total=expected, description="downloading", console=Console(stderr=True)) as reader:
+        with reading(answer, expected, "downloading") as reader:
             shutil.copyfileobj(reader, file)
     if expected and path.stat().st_size != expected:
         raise OSError(f"{path.stat().st_size} of {expected} bytes arrived")

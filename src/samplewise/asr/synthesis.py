@@ -16,12 +16,11 @@ from pathlib import Path
 import espeakng_loader
 import numpy as np
 import soxr
-from rich.console import Console
-from rich.progress import track
 
 from samplewise.asr.audio import read_audio
 from samplewise.asr.corpus import WORDS, Recording
 from samplewise.asr.problems import UserError
+from samplewise.asr.progress import bar
 
 VOICES = ("en-us", "en", "en-us+f2", "en+f4", "en-us+m3", "en+m7")
 TAKES, TEST_TAKES = 25, 3  # of each word and voice; the first TEST_TAKES are the test split
@@ -31,7 +30,7 @@ TRIM = 0.01  # share of the peak under which the ends of a word count as silence
 Speak = Callable[[str, str, int, int], np.ndarray]  # word, voice, rate, pitch -> samples at the wanted sampling rate
 
 
-def synthesise_digits(sample_rate: int, takes: int = TAKES, quiet: bool = False) -> list[Recording]:
+def synthesise_digits(sample_rate: int, takes: int = TAKES) -> list[Recording]:
     """Ten digits by six voices, `takes` times each at other speeds and pitches; the same on every call.
 
     Raises:
@@ -41,7 +40,7 @@ def synthesise_digits(sample_rate: int, takes: int = TAKES, quiet: bool = False)
     rng = np.random.default_rng(0)
     wanted = [(voice, digit, take) for voice in VOICES for digit in range(len(WORDS)) for take in range(takes)]
     recordings = []
-    for voice, digit, take in track(wanted, "speaking digits", console=Console(stderr=True), disable=quiet):
+    for voice, digit, take in bar(wanted, "speaking digits"):
         rate, pitch = int(rng.integers(*RATES)), int(rng.integers(*PITCHES))
         samples = trim(speak(WORDS[digit], voice, rate, pitch))
         split = "test" if take < TEST_TAKES else "train"

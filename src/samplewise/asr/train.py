@@ -73,7 +73,8 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
     bad = BadDataLog(recipe.on_bad_data, directory / SKIPPED_FILE)
     features = make_features(recipe.features)
     corpora = make_corpora(recipe, data, features.sample_rate, bad, say)
-    run = Run(recipe, make_tokenizer(recipe.tokenizer, corpora.train.texts()), corpora.description)
+    origin = {**corpora.description, "processes": int(os.environ.get("WORLD_SIZE", "1"))}
+    run = Run(recipe, make_tokenizer(recipe.tokenizer, corpora.train.texts()), origin)
     if main:
         keep_or_check(run, directory, say)
     model, _ = run.make_model()
@@ -140,8 +141,8 @@ def keep_or_check(run: Run, directory: Path, say: Say) -> None:
         say("the synthetic recordings differ from those before (another eSpeak NG?); losses will differ a little")
     elif changed:
         raise UserError(
-            f"the data differ from those of the run in {directory}:\n  " + "\n  ".join(changed) + "\n"
-            "Give the directory that the run was started with by --data."
+            f"the data or the processes differ from those of the run in {directory}:\n  " + "\n  ".join(changed) + "\n"
+            "Give the directory that the run was started with by --data, and start as many processes."
         )
 
 
