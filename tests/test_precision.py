@@ -84,8 +84,9 @@ def test_tiles_do_not_add_errors(method, dtype):
         _, gradients = ours(problem, method=method, reduction="sum", memory_budget=budget, tolerance=0.0)
         errors[budget] = {name: error(gradients[name], right[name]) for name in FLOATS}
     few, many = errors.values()
+    floor = torch.finfo(dtype).eps * (4 if dtype == torch.float32 else 0.5)
     for name in FLOATS:
-        assert many[name] <= 1.5 * few[name] + torch.finfo(dtype).eps / 2, f"{name}: {many[name]:.2g} after {few[name]:.2g}"
+        assert many[name] <= 1.5 * few[name] + floor, f"{name}: {many[name]:.2g} after {few[name]:.2g}"
 
 
 def least_budget(problem, method) -> int:
