@@ -48,7 +48,7 @@ def add_action(actions, name: str, summary: str) -> argparse.ArgumentParser:
 def add_run(actions) -> None:
     run = add_action(actions, "run", "measure, one JSON line a case and method")
     run.add_argument("--suite", choices=SUITES, nargs="+", default=["table"], help="which cases (default: table)")
-    run.add_argument("--case", metavar="NAME", nargs="+", help="of these, only cases whose names begin so")
+    run.add_argument("--case", metavar="NAME", nargs="+", default=["*"], help="of these, only the ones named; * and ? are wild")
     run.add_argument("--output", metavar="FILE", default="runs/bench.jsonl", help="rows are added to it (default: %(default)s)")
     run.add_argument("--methods", metavar="METHOD", nargs="+", help="not the case's own: auto, auto:loss, auto:bf16, ...")
     run.add_argument("--peers", metavar="PEER", nargs="*", help="only these other libraries; none if nothing follows")

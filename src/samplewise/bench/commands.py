@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 import psutil
@@ -76,7 +77,7 @@ def size(option: str, text: str | None) -> int | None:
 def plan(arguments: argparse.Namespace, settings: Settings, commit: str, done: set[str]) -> Iterator[Todo]:
     seen = set()
     for case in (case for name in arguments.suite for case in suite(name)):
-        if case.name in seen or (arguments.case and not case.name.startswith(tuple(arguments.case))):
+        if case.name in seen or not any(fnmatch(case.name, pattern) for pattern in arguments.case):
             continue
         seen.add(case.name)
         methods = chosen(arguments.methods or case.methods, arguments.peers)
@@ -84,7 +85,7 @@ def plan(arguments: argparse.Namespace, settings: Settings, commit: str, done: s
         if missing:
             yield Todo(case, missing)
     if not seen:
-        raise BenchError(f"no case of {', '.join(arguments.suite)} begins with {' or '.join(arguments.case)}")
+        raise BenchError(f"no case of {', '.join(arguments.suite)} is {' or '.join(arguments.case)}")
 
 
 def row_of(case: Case, method: str, settings: Settings, commit: str) -> Row:

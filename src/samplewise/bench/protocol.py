@@ -30,7 +30,7 @@ def worker_environment(threads: int, cache: Path, memory: bool) -> dict[str, str
     environment = {
         **os.environ,
         "OMP_WAIT_POLICY": "PASSIVE",
-        "NUMBA_CACHE_DIR": str(cache / "numba" / kernels_state()),
+        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR") or str(cache / "numba" / kernels_state()),
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), count),
     }
     if memory:  # every block of 64 KiB or more comes from the system and goes back to it
@@ -43,7 +43,7 @@ class WorkerProcess:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             [python, "-m", "samplewise.bench.worker"], env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, start_new_session=True,
         )  # fmt: skip
         self.answers: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -87,7 +87,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         if self.process.poll() is None:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.stderr):
             try:
