@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import soxr
 
 from samplewise.asr.audio import read_audio
 from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError
@@ -59,12 +58,11 @@ class Recording:
 
 @dataclass(frozen=True)
 class StringPlan:
-    """Which recordings a digit string is made of, at which speed, and the silence around them (one more than digits)."""
+    """Which recordings a digit string is made of, and the silence around them in samples (one more than digits)."""
 
     speaker: str
     recordings: tuple[Recording, ...]
     pauses: tuple[int, ...]
-    speed: float
     rng: np.random.Generator
 
 
@@ -104,7 +102,6 @@ class DigitStrings:
             lacking = [word for word, found in zip(WORDS, digits, strict=True) if not found]
             if lacking:
                 raise UserError(f"no usable recordings of {', '.join(lacking)} by {speaker}")
-        self._at_speed: dict[tuple[str, float], np.ndarray] = {}
         self._fixed = self._plan_fixed() if part != TRAIN else []
 
     def __len__(self) -> int:
@@ -119,19 +116,17 @@ class DigitStrings:
         digits = rng.integers(10, size=self._length(rng))
         found = [self.by_digit[speaker][digit] for digit in digits]
         recordings = tuple(choices[rng.integers(len(choices))] for choices in found)
-        speed = self.options.speeds[rng.integers(len(self.options.speeds))]
-        return StringPlan(speaker, recordings, self._pauses(rng, len(recordings)), speed, rng)
+        return StringPlan(speaker, recordings, self._pauses(rng, len(recordings)), rng)
 
     def seconds(self, epoch: int, index: int) -> float:
         plan = self.plan(epoch, index)
-        spoken = sum(len(recording.samples) for recording in plan.recordings) / plan.speed
-        return (spoken + sum(plan.pauses)) / self.sample_rate
+        return (sum(len(r.samples) for r in plan.recordings) + sum(plan.pauses)) / self.sample_rate
 
     def utterance(self, epoch: int, index: int) -> Utterance:
         plan = self.plan(epoch, index)
         pieces = [np.zeros(plan.pauses[0], dtype=np.float32)]
         for recording, pause in zip(plan.recordings, plan.pauses[1:], strict=True):
-            pieces += [self._spoken(recording, plan.speed), np.zeros(pause, dtype=np.float32)]
+            pieces += [recording.samples, np.zeros(pause, dtype=np.float32)]
         samples = np.concatenate(pieces)
         if self.part == TRAIN:
             samples = self._vary(samples, plan.rng)
@@ -141,15 +136,6 @@ class DigitStrings:
 
     def texts(self) -> Iterable[str]:
         return [" ".join(WORDS)]
-
-    def _spoken(self, recording: Recording, speed: float) -> np.ndarray:
-        if speed == 1:
-            return recording.samples
-        found = self._at_speed.get((recording.key, speed))
-        if found is None:
-            found = soxr.resample(recording.samples, speed, 1.0).astype(np.float32)
-            self._at_speed[recording.key, speed] = found
-        return found
 
     def _vary(self, samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         level = float(np.sqrt(np.mean(np.square(samples)))) * 10 ** (rng.uniform(*self.options.noise_db) / 20)
@@ -177,7 +163,7 @@ class DigitStrings:
                     everything = [r for digit in self.by_digit[speaker] for r in digit]
                     stock[speaker] = [everything[j] for j in rng.permutation(len(everything))]
                 chosen.append(stock[speaker].pop())
-            plans.append(StringPlan(speaker, tuple(chosen), self._pauses(rng, len(chosen)), 1.0, rng))
+            plans.append(StringPlan(speaker, tuple(chosen), self._pauses(rng, len(chosen)), rng))
         return plans
 
 

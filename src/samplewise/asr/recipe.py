@@ -41,7 +41,6 @@ class DigitStringsOptions:
     Attributes:
         digits: fewest and most digits of a string.
         pause: shortest and longest pause before, between and after the digits, in seconds.
-        speeds: a training string is spoken at one of these speeds, its pitch changed with it.
         gain_db: a training string is made up to this much louder or softer (dB).
         noise_db: lowest and highest level of the noise under a training string, relative to its speech (dB).
         strings_per_epoch: after so many training strings their order is drawn again.
@@ -52,7 +51,6 @@ class DigitStringsOptions:
     kind: Literal["digit_strings"] = "digit_strings"
     digits: tuple[int, int] = (3, 7)
     pause: tuple[float, float] = (0.05, 0.35)
-    speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
     gain_db: float = 6.0
     noise_db: tuple[float, float] = (-80.0, -30.0)
     strings_per_epoch: int = 6400
@@ -64,8 +62,6 @@ class DigitStringsOptions:
         at_least_zero(valid_strings=self.valid_strings, gain_db=self.gain_db)
         if not 1 <= self.digits[0] <= self.digits[1]:
             raise ValueError(f"digits must be [fewest, most] with 1 <= fewest <= most, got {list(self.digits)}")
-        if not self.speeds or not all(0.5 <= speed <= 2 for speed in self.speeds):
-            raise ValueError(f"speeds must lie between 0.5 and 2, got {list(self.speeds)}")
         if not 0 <= self.pause[0] <= self.pause[1]:
             raise ValueError(f"pause must be [shortest, longest] seconds, got {list(self.pause)}")
         if not self.noise_db[0] <= self.noise_db[1]:

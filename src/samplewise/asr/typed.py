@@ -80,10 +80,6 @@ def convert_union(options: tuple, value: Any, where: str) -> Any:
 
 
 def convert_tuple(items: tuple, value: Any, where: str) -> tuple:
-    if items[-1] is Ellipsis:
-        if not isinstance(value, (list, tuple)):
-            raise UserError(f"{where}: expected a list, got {shown(value)}")
-        items = (items[0],) * len(value)
     if not isinstance(value, (list, tuple)) or len(value) != len(items):
         raise UserError(f"{where}: expected a list of {len(items)} values, got {shown(value)}")
     return tuple(convert(item, v, f"{where}[{i}]") for i, (item, v) in enumerate(zip(items, value, strict=True)))
