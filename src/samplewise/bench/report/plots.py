@@ -10,6 +10,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from samplewise.bench.cases import AXES, AXES_BASE, Case, suite
 from samplewise.bench.names import OURS, YARDSTICK
@@ -20,7 +22,7 @@ LETTERS = {"batch": "batch B", "frames": "frames T", "labels": "labels U", "clas
 LABELS = {"plain": "plain PyTorch", YARDSTICK: "the three GEMMs"}
 COLOURS = plt.get_cmap("tab20")
 METHODS = list(ORDER)
-Figure = Callable[[Results, str, str], float | None]
+Value = Callable[[Results, str, str], float | None]
 
 
 def all_plots(results: Results, directory: Path) -> list[Path]:
@@ -44,7 +46,7 @@ def axis_plot(results: Results, axis: str, path: Path) -> Path | None:
     lines(right, results, cases, sizes, mebibytes)
     dress(left, LETTERS[axis], "seconds for the loss and all gradients")
     dress(right, LETTERS[axis], "workspace, MiB")
-    left.legend(fontsize=8)
+    below(figure, left)
     rest = ", ".join(f"{LETTERS[name]} {getattr(AXES_BASE, name)}" for name in others)
     figure.suptitle(f"planted alignments, {rest}, D {AXES_BASE.dim}", fontsize=10)
     return save(figure, path)
@@ -56,7 +58,8 @@ def memory_plot(results: Results, path: Path) -> Path | None:
     if not cases:
         return None
     figure, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
-    lines(axes, results, cases, [case.frames * (case.labels + 1) for case in cases], mebibytes)
+    nodes = [case.frames * (case.labels + 1) for case in cases]
+    lines(axes, results, cases, nodes, mebibytes, [f"{case.frames}×{case.labels + 1}" for case in cases])
     dress(axes, "nodes of an utterance's lattice, T × (U+1)", "workspace, MiB")
     axes.legend(fontsize=8)
     axes.set_title(
@@ -84,7 +87,7 @@ def sweep_plot(results: Results, path: Path) -> Path | None:
     lines(right, results, cases, batches, mebibytes)
     dress(left, "batch B", "nanoseconds a node")
     dress(right, "batch B", "workspace, MiB")
-    left.legend(fontsize=8)
+    below(figure, left)
     case = cases[0]
     figure.suptitle(f"{case.frames} frames, {case.labels} labels, V {case.classes}, D {case.dim}, random weights", fontsize=10)
     return save(figure, path)
@@ -95,24 +98,30 @@ def mebibytes(results: Results, case: str, method: str) -> float | None:
     return None if workspace is None else max(workspace, 1 << 16) / MIB
 
 
-def lines(axes: Axes, results: Results, cases: Sequence[Case], sizes: Sequence[int], figure: Figure) -> None:
-    """A line a method; a cross where it ran out of memory, above its last point."""
+def lines(
+    axes: Axes, results: Results, cases: Sequence[Case], sizes: Sequence[int], value_of: Value, ticks: Sequence[str] = ()
+) -> None:
+    """A line a method; a cross on its last point where larger cases ran out of memory."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    crossed = False
     methods = dict.fromkeys(row["method"] for case in cases for row in results.of_case(case.name))
     for method in sorted(methods, key=METHODS.index):
-        points = [(size, figure(results, case.name, method)) for size, case in zip(sizes, cases, strict=True)]
+        points = [(size, value_of(results, case.name, method)) for size, case in zip(sizes, cases, strict=True)]
         there = [(size, value) for size, value in points if value is not None]
         if not there:
             continue
         colour = COLOURS(METHODS.index(method) // 3 % 20)
         style = "-" if method.partition(":")[0] in OURS else ":" if method == YARDSTICK else "--"
         axes.plot(*zip(*there, strict=True), style, marker="o", markersize=3.5, color=colour, label=LABELS.get(method, method))
-        lost = [size for size, case in zip(sizes, cases, strict=True) if status(results, case, method) == "out of memory"]
-        if lost:
-            last = there[-1]
-            crosses = [last[1] * size / last[0] for size in lost]  # where the line would go on
-            axes.plot(lost, crosses, "x", color=colour, markersize=8)
-            axes.annotate("out of memory", (lost[0], crosses[0]), xytext=(0, 6), textcoords="offset points",
-                          fontsize=7, color=colour, ha="center")  # fmt: skip
+        lost = [status(results, case, method) == "out of memory" for case in cases]
+        if any(lost):
+            axes.plot(*there[-1], "x", color=colour, markersize=10, markeredgewidth=2)
+            crossed = True
+    if crossed:
+        axes.plot([], [], "x", color="grey", markersize=10, markeredgewidth=2, linestyle="none", label="out of memory beyond")
+    axes.set_xticks(sizes, ticks or [str(size) for size in sizes], minor=False)
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def status(results: Results, case: Case, method: str) -> str:
@@ -121,15 +130,20 @@ def status(results: Results, case: Case, method: str) -> str:
 
 
 def dress(axes: Axes, x: str, y: str) -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g}"))
     axes.grid(True, which="major", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def save(figure, path: Path) -> Path:
+def below(figure: Figure, axes: Axes) -> None:
+    """One legend for the whole figure, outside its panels."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+
+
+def save(figure: Figure, path: Path) -> Path:
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return path

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from samplewise.bench.cases import FRAMES_A_SECOND, suite
+from samplewise.bench.names import Method
+from samplewise.bench.peers.registry import BY_METHOD
 from samplewise.bench.records import Row
 from samplewise.bench.report.results import Results, is_exact_peer
 from samplewise.bench.report.targets import TARGETS
@@ -24,6 +26,7 @@ def all_tables(results: Results) -> dict[str, str]:
         ("headline", headline_table),
         ("active", active_table),
         ("machine", machine_table),
+        ("peers", peers_table),
     ):
         header, body = make(results)
         if body:
@@ -157,13 +160,24 @@ def machine_table(results: Results) -> Table:
     """Where, when and of what the figures are, a line each combination."""
     header = ("processor", "cores", "threads", "torch", "numba", "code", "when")
     found: dict[tuple[str, ...], list[str]] = {}
-    for row in results.rows:
+    for row in (row for row in results.rows if Method.parse(row["method"]).kind != "peer"):
         own, there = row["versions"], row["machine"]
         key = (there["cpu"], str(there["cores"]), str(row["threads"]), own["torch"], own["numba"], row["commit"])
         found.setdefault(key, []).append(row["when"][:10])
     return header, [
         (*key, min(when) if min(when) == max(when) else f"{min(when)} to {max(when)}") for key, when in found.items()
     ]
+
+
+def peers_table(results: Results) -> Table:
+    """The other libraries that were measured, and with which torch."""
+    found = {}
+    for row in results.rows:
+        base = Method.parse(row["method"]).base
+        if base in BY_METHOD and row["status"] != "not installed":
+            peer = BY_METHOD[base]
+            found[peer.name] = (peer.name, row["versions"].get(peer.distribution, ""), row["versions"].get("torch", ""))
+    return ("library", "version", "torch"), list(found.values())
 
 
 def shown(row: Row) -> str:

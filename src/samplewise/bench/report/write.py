@@ -16,6 +16,7 @@ from samplewise.bench.report.tables import all_tables
 TITLES = {
     "summary": "In short", "targets": "What was wanted", "accuracy": "Errors against float64",
     "headline": "Batches from 1 to 1024", "active": "What our methods say of themselves", "machine": "Measured on",
+    "peers": "Other libraries",
 }  # fmt: skip
 
 
