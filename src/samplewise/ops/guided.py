@@ -1,36 +1,34 @@
 """The method "guided": a sampled softmax says where the occupancy is, and only there the exact emissions are computed.
 
-1. Guide: every node's emissions from few classes: blank, the utterance's labels, those that matter at a few probed nodes near,
-   and others drawn uniformly, whose terms of the denominator are weighted by the inverse of their inclusion probability. Every
-   stretch of an utterance draws anew, so that errors of the estimate do not add up along a path.
+1. Guide (`guide.py`): every node's emissions, estimated from few classes.
 2. Lattice; the smallest set of nodes that carries the occupancy.
 3. Exact emissions on those of them that lack them. They replace the estimates; the other nodes keep theirs.
 4. Lattice again. Where the occupancy outside the exact nodes exceeds the tolerance, the band grows: back to 2.
 5. Gradient on the nodes of the last lattice.
 
-Loss and gradients are exact up to the tolerance, and the occupancy outside is measured. Where the band turns out to be most of
-the lattice, the rest is made exact too, and the method is "tiled" at the price of the guide.
+Loss and gradients are exact up to the tolerance if the estimates outside the band are not off by more than the factor 1/MARGIN
+along a whole path; the occupancy outside is measured with them. Where the band turns out to be most of the lattice, the rest is
+made exact too, and the method is "tiled" at the price of the guide. Who wants no "if" asks for "tiled".
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, STRIDE
+from samplewise.ops.guide import guide
 from samplewise.ops.problem import Gradients, Group, Problem
-from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass, joint_tile
-from samplewise.plan.planner import LONGEST_STRETCH, Schedule, guide_classes
+from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass
+from samplewise.plan.planner import Schedule
 
 logger = logging.getLogger("samplewise")
 
 MOST_ROUNDS = 6  # then every node is made exact
-PROBES = 4  # nodes of a stretch whose whole softmax is looked at
-STRETCHES, SHORTEST_STRETCH = 16, 64  # of an utterance, and in nodes
+MARGIN = 1 / 64  # of the tolerance: what a band leaves out where the emissions are estimates
 WIDE_BAND = 0.75  # a band of this share of the nodes gains nothing over all of them
 
 
@@ -114,59 +112,6 @@ def run_group(
     return share
 
 
-def guide(problem: Problem, group: Group, out: Emissions, kept: Kept | None) -> None:
-    """Estimated emissions of every node, utterance by utterance, stretch by stretch, each with classes of its own."""
-    generator = torch.Generator(device=problem.device).manual_seed(0)
-    columns = group.targets.clone()  # the labels as columns among the utterance's own classes
-    mapped = replace(group, targets=columns)
-    for (start, stride, labels, frames, _, _, at), b in zip(group.table.tolist(), range(group.first, group.stop), strict=True):
-        own = problem.targets[b, :labels]
-        always, column = torch.cat((own.new_tensor([problem.blank]), own)).unique(return_inverse=True)
-        columns[at : at + labels] = column[1:]
-        blank, count = int(column[0]), frames * stride
-        height = min(count, LONGEST_STRETCH, max(SHORTEST_STRETCH, count // STRETCHES))
-        tile = Tile.of(problem, height, gradient=False, classes=0)
-        if kept is not None and kept.z.shape[0] >= height:  # nothing is kept yet
-            tile = replace(tile, z=kept.z[:height])
-        for first in range(start, start + count, height):
-            node = torch.arange(first, min(first + height, start + count), device=problem.device)
-            guide_stretch(problem, mapped, node, tile.head(node.numel()), always, blank, generator, out)
-
-
-def guide_stretch(
-    problem: Problem, mapped: Group, node: Tensor, tile: Tile, always: Tensor, blank: int, generator: torch.Generator,
-    out: Emissions,
-) -> None:  # fmt: skip
-    """Estimates for some neighbouring nodes of one utterance."""
-    joint_tile(problem, mapped, node, tile)
-    classes, log_weight = choose_classes(problem, tile.z, always, generator)
-    h = torch.mm(tile.z, problem.weight[classes].t())  # (R, D) (D, S)
-    bias = problem.bias[classes] + log_weight
-    problem.kernels.emission(h, bias, node, tile.label, blank, out.log_denominator, out.lp_blank, out.lp_label)
-
-
-def choose_classes(problem: Problem, z: Tensor, always: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Classes (S,) for a stretch with joint encodings z (R, D), and the log of what each stands for.
-
-    Those that are always present come first; then those with most probability at a few probes, whose full softmax is computed;
-    then as many drawn uniformly from the rest, each of which stands for several.
-    """
-    everything = problem.weight.shape[0]
-    probe = torch.linspace(0, z.shape[0] - 1, min(PROBES, z.shape[0]), device=z.device).long()
-    scores = torch.softmax(torch.mm(z[probe], problem.weight.t()).to(problem.real) + problem.bias, dim=1).sum(0)  # (V,)
-    scores[always] = -1.0
-    left = everything - always.numel()
-    likely = scores.topk(min(guide_classes(everything) // 2, left)).indices
-    chance = torch.rand(everything, generator=generator, device=z.device)
-    chance[always], chance[likely] = -1.0, -1.0
-    left -= likely.numel()
-    drawn = chance.topk(min(guide_classes(everything) // 2, left)).indices
-    log_weight = torch.zeros(always.numel() + likely.numel() + drawn.numel(), dtype=problem.real, device=z.device)
-    if drawn.numel():
-        log_weight[-drawn.numel() :] = math.log(left / drawn.numel())
-    return torch.cat((always, likely, drawn)), log_weight
-
-
 def settle(band: Band, weights: Tensor, losses: Tensor, tolerance: float) -> tuple[int, float]:
     """Grow the exact nodes until the occupancy outside them is within the tolerance. Returns rounds, and what is outside."""
     for rounds in range(1, MOST_ROUNDS + 1):
@@ -176,7 +121,7 @@ def settle(band: Band, weights: Tensor, losses: Tensor, tolerance: float) -> tup
             return rounds - 1, outside
         if rounds == 1 and not bool(torch.isfinite(losses).all()):
             break  # what is wrong with an utterance is said by its exact emissions, not by a guide
-        missing = band.select(losses, tolerance / 4)
+        missing = band.select(losses, tolerance * MARGIN)
         missing = missing[~band.exact[missing]]
         if int(band.exact.sum()) + missing.numel() > WIDE_BAND * band.group.nodes:
             del missing

@@ -72,33 +72,37 @@ class Tile:
 
 
 class Kept:
-    """z and h of nodes that the gradient pass will want again, as far as they fit; then nothing is computed twice."""
+    """z and h of nodes that the gradient pass will want again, as far as they fit; of the others they are computed again."""
 
     def __init__(self, problem: Problem, capacity: int) -> None:
         classes, dim = problem.weight.shape
         self.z, self.h = floats(problem, capacity, dim), floats(problem, capacity, classes)  # (K, D), (K, C)
         self.nodes: list[Tensor] = []
-        self.held, self.complete = 0, True
+        self.held = 0
 
     def clear(self) -> None:
-        self.nodes, self.held, self.complete = [], 0, True
+        self.nodes, self.held = [], 0
 
-    def offer(self, count: int) -> bool:
-        """Whether `count` more nodes fit beside all of those before."""
-        self.complete = self.complete and self.held + count <= self.z.shape[0]
-        return self.complete
+    @property
+    def room(self) -> int:
+        """Nodes that still fit."""
+        return self.z.shape[0] - self.held
 
     def place(self, node: Tensor, tile: Tile) -> Tile:
-        """The tile with its z and h in the store, for nodes that were offered and fit."""
+        """The tile with its z and h in the store, for nodes that fit."""
         here = slice(self.held, self.held + node.numel())
         self.nodes.append(node)
         self.held += node.numel()
         return replace(tile, z=self.z[here], h=self.h[here])
 
-    def rows_of(self, node: Tensor) -> Tensor:
-        """Where the stored nodes lie in the store."""
+    def split(self, node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of some nodes those that are here, their rows, and those that are not."""
+        if self.held == 0:
+            return node[:0], node[:0], node
         stored, order = torch.cat(self.nodes).sort()
-        return order[torch.searchsorted(stored, node)]
+        at = torch.searchsorted(stored, node).clamp_(max=self.held - 1)
+        here = stored[at] == node
+        return node[here], order[at[here]], node[~here]
 
 
 def floats(problem: Problem, height: int, width: int) -> Tensor:
@@ -148,12 +152,11 @@ def emission_pass(
 ) -> None:
     """Emissions of the given nodes, or of every node of the group; z and h stay in `kept` if they fit beside what is there."""
     count = group.nodes if nodes is None else nodes.numel()
-    keep = kept is not None and kept.offer(count)
     for start in range(0, count, tile.rows):
         stop = min(start + tile.rows, count)
         node = torch.arange(start, stop, device=problem.device) if nodes is None else nodes[start:stop]
         here = tile.head(stop - start)
-        if keep and kept is not None:
+        if kept is not None and kept.room >= node.numel():
             here = kept.place(node, here)
         forward_tile(problem, group, node, here)
         problem.kernels.emission(
@@ -170,19 +173,20 @@ def gradient_pass(
     gradients: Gradients,
     kept: Kept | None = None,
 ) -> None:
-    """Gradients from the active nodes (A,), packed into full tiles across utterances; z and h from `kept` where it is
-    complete."""
+    """Gradients from the active nodes (A,), packed into full tiles across utterances; z and h from `kept` where they are."""
     rows = gradients.open(problem, group)
-    stored = kept.rows_of(active) if kept is not None and kept.complete and kept.held else None
+    stored, place, active = kept.split(active) if kept is not None else (active[:0], active[:0], active)
+    for start in range(0, stored.numel(), tile.rows):
+        node = stored[start : start + tile.rows]
+        here = tile.head(node.numel())
+        problem.kernels.locate(node, group.table, group.targets, here.frame, here.token, here.label)
+        for store, buffer in ((kept.z, here.z), (kept.h, here.h)) if kept is not None else ():
+            torch.index_select(store, 0, place[start : start + tile.rows], out=buffer)
+        gradient_tile(problem, group, node, here, occupancy, gradients, rows)
     for start in range(0, active.numel(), tile.rows):
         node = active[start : start + tile.rows]
         here = tile.head(node.numel())
-        if stored is not None and kept is not None:
-            problem.kernels.locate(node, group.table, group.targets, here.frame, here.token, here.label)
-            for store, buffer in ((kept.z, here.z), (kept.h, here.h)):
-                torch.index_select(store, 0, stored[start : start + tile.rows], out=buffer)
-        else:
-            forward_tile(problem, group, node, here)
+        forward_tile(problem, group, node, here)
         gradient_tile(problem, group, node, here, occupancy, gradients, rows)
     gradients.close(problem, group)
 

@@ -12,7 +12,8 @@ BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of
 TILE_BYTES = 8 << 20  # z, h and dz of a tile stay near the caches
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 320  # matrix products on a CPU pack so many columns of the weight at a time; measured
-LONGEST_STRETCH = 2048  # nodes that a guide looks at together
+LONGEST_STRETCH = 2048  # nodes of a guide that share their classes
+PROBES, STRETCHES_AT_ONCE = 8, 16  # whole softmaxes of a stretch, and stretches whose probes are computed together
 SLACK = 1 << 20  # small tensors, and what the allocator rounds up
 SMALLEST_TILE, LARGEST_TILE = 128, 4096
 WORTHWHILE_GUIDE = 0.4  # of all classes; above it a guide costs more than it saves
@@ -74,21 +75,21 @@ def fixed_bytes(sizes: Sizes) -> int:
 def expected_bytes(sizes: Sizes, schedule: Schedule, share: float) -> int:
     """What the schedule is expected to take where `share` of the nodes carry the occupancy; its workspace is the bound.
 
-    The list of active nodes is as long as they are many, and a guide keeps logits only where those of all exact nodes fit.
+    The list of active nodes is as long as they are many, and a guide keeps the logits of exact nodes as far as they fit.
     """
     most = max(schedule.group_nodes)
     unused = 8 * round((1 - share) * most) if sizes.gradient else 0
     if schedule.method == "guided":
-        exact = round(share * most)
-        kept = exact if exact <= schedule.kept_rows else 0
+        kept = min(round(share * most), schedule.kept_rows)
         unused += 8 * round((1 - share) * most) + kept_bytes(sizes) * (schedule.kept_rows - kept)
     return schedule.workspace - (unused if schedule.method in ("tiled", "guided") else 0)
 
 
 def guide_bytes(sizes: Sizes, rows: int) -> int:
-    """The guide's own logits and their rows of the weight; its joint encodings lie where those of exact nodes will."""
+    """The guide's own logits, weight rows and probes; its joint encodings lie where those of exact nodes will."""
     classes = round(guide_share(sizes) * sizes.classes)
-    return sizes.compute_bytes * (rows * (classes + sizes.dim) + 2 * classes * sizes.dim)
+    looked_at = STRETCHES_AT_ONCE * (PROBES * 2 + 3) * sizes.classes * sizes.real_bytes
+    return sizes.compute_bytes * (rows * (classes + sizes.dim) + 2 * classes * sizes.dim) + looked_at
 
 
 def kept_bytes(sizes: Sizes) -> int:
