@@ -15,7 +15,7 @@ FLOATS = ("encoder_out", "predictor_out", "weight", "bias")
 INTEGERS = ("targets", "encoder_lengths", "target_lengths")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Problem:
     """The inputs of `transducer_loss`."""
 
@@ -27,6 +27,11 @@ class Problem:
     encoder_lengths: Tensor  # (B,)
     target_lengths: Tensor  # (B,)
     blank: int = 0
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in self.inputs.items() if x is not None)
+        lengths = f"frames {self.encoder_lengths.tolist()}, labels {self.target_lengths.tolist()}"
+        return f"Problem({shapes}; {lengths}; blank {self.blank})"
 
     @property
     def inputs(self) -> dict[str, Tensor | None]:

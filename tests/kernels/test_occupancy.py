@@ -63,7 +63,7 @@ def smallest_set(occupancy, tolerance):
     return sorted(stays)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(-40, 0), min_size=1, max_size=60),
     st.sampled_from([1e-12, 1e-7, 1e-3, 0.1, 0.5, 0.99]),

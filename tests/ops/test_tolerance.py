@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 import samplewise
 from samplewise.kernels import eager
@@ -43,7 +43,6 @@ def assert_within_the_bound(problem, method, tolerance):
         assert difference <= tolerance * total * most + 1e-11, f"{name}: {difference:.3g}"
 
 
-@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.integers(0, 9)), min_size=1, max_size=4),
     st.sampled_from([1e-9, 1e-6, 1e-3, 0.05, 0.4]),
