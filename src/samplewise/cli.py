@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from samplewise.bench.arguments import add_bench
+from samplewise.plan import arguments as planning
 
 NEEDS_EXTRA = "this command needs the training extra: pip install 'samplewise[train]' ({error})"
 FAILED, USAGE = 1, 2
@@ -54,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_train(commands)
     add_evaluate(commands)
     add_transcribe(commands)
+    add_plan(commands)
     add_bench(commands)
     return parser
 
@@ -113,6 +115,11 @@ def add_transcribe(commands) -> None:
     command = add_command(commands, "transcribe", run_transcribe, "print the text of recordings", TRANSCRIBE_EXAMPLES)
     command.add_argument("checkpoint", help="a run directory, or a checkpoint-N in it")
     command.add_argument("files", metavar="FILE", nargs="+", help="a recording")
+
+
+def add_plan(commands) -> None:
+    summary = "say what the loss of a batch would take: method, memory, operations, the largest batch"
+    planning.add_arguments(add_command(commands, "plan", planning.run, summary, planning.EXAMPLES))
 
 
 def run_train(arguments: argparse.Namespace) -> int:

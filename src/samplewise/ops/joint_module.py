@@ -43,11 +43,12 @@ class JointLoss(torch.autograd.Function):
         ctx.call, ctx.needed, ctx.weighted = call, needed, weights is not None
         ctx.set_materialize_grads(False)
         if weights is None:
+            ctx.buffers = {name: buffer.clone() for name, buffer in call.joint.named_buffers()} if any(needed) else {}
             ctx.random, ctx.autocast = _random_state(encoder_out.device), _autocast_state(encoder_out.device)
-            losses, _ = run(call, integers, floats, None, needed)
+            losses, _ = run(call, integers, floats, None, needed, {})
             ctx.save_for_backward(*integers, *floats)
             return losses
-        losses, gradients = run(call, integers, floats, weights, needed)
+        losses, gradients = run(call, integers, floats, weights, needed, {})
         hold(ctx, gradients)
         return (losses * weights.to(losses)).sum()
 
@@ -63,18 +64,19 @@ class JointLoss(torch.autograd.Function):
         integers, floats = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         device = floats[0].device
         with _replay(ctx.random, device), torch.autocast(device.type, **ctx.autocast):
-            _, gradients = run(ctx.call, integers, floats, upstream, ctx.needed)
+            _, gradients = run(ctx.call, integers, floats, upstream, ctx.needed, ctx.buffers)
         found = iter(gradients)
         return *missing, *(next(found).to(d) if d is not None else None for d in ctx.needed)
 
 
 def run(
-    call: JointCall, integers, floats, weights: Tensor | None, needed: list[torch.dtype | None]
+    call: JointCall, integers, floats, weights: Tensor | None, needed: list[torch.dtype | None], buffers: dict[str, Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
     """Losses (B,), and the gradients of sum_b weights[b] loss[b] by those inputs that need one.
 
     floats are encoder_out (B, T, D), predictor_out (B, U+1, D) and the parameters that `call` names. Gradients add up in
-    float32 or better, whatever the dtype of the parameters.
+    float32 or better, whatever the dtype of the parameters. `buffers` stand in for the
+    module's own, which then stay as they are.
     """
     wanted = weights is not None and any(needed)
     need = [wanted and dtype is not None for dtype in needed]
@@ -85,7 +87,8 @@ def run(
         encodings = (floats[0][b : b + 1, :frames, None], floats[1][b : b + 1, None, : labels + 1])  # (1,T,1,D), (1,1,U+1,D)
         inputs = [x.detach().requires_grad_(n) for x, n in zip((*encodings, *floats[2:]), need, strict=True)]
         with torch.set_grad_enabled(wanted):
-            logits = functional_call(call.joint, dict(zip(call.names, inputs[2:], strict=True)), tuple(inputs[:2]))
+            tensors = {**buffers, **dict(zip(call.names, inputs[2:], strict=True))}
+            logits = functional_call(call.joint, tensors, tuple(inputs[:2]))
         _check_logits(logits, b, frames, labels)
         if b == 0:
             blank = check_blank(call.blank, logits.shape[3])
@@ -95,7 +98,8 @@ def run(
         losses.append(loss)
         if wanted and weights is not None:
             d_logits = rnnt_gradient(logits.detach(), *sample, *state, weights[b : b + 1], blank, -1.0, True)
-            found = torch.autograd.grad(logits, [x for x in inputs if x.requires_grad], d_logits, allow_unused=True)
+            with torch.autocast(logits.device.type, enabled=False):  # as where backward is called outside autocast
+                found = torch.autograd.grad(logits, [x for x in inputs if x.requires_grad], d_logits, allow_unused=True)
             into = (
                 sums[0] if sums[0] is None else sums[0][b : b + 1, :frames, None],
                 sums[1] if sums[1] is None else sums[1][b : b + 1, None, : labels + 1],
