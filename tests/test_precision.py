@@ -169,6 +169,18 @@ def test_autocast(method, reduction, dtype):
         assert_close(name, gradient, right_gradients[name], 3 * error(usual_gradients[name], right_gradients[name]) + eps / 4)
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("method", METHODS)
+def test_autocast_multiplies_in_half_precision(method, reduction):
+    """Not merely as exact as half precision, but that: float32 inputs under autocast give what half-precision inputs give."""
+    half = make(vocab=30, dim=16, bias=False, dtype=torch.bfloat16)
+    right, _ = ours(half, method=method, reduction=reduction)
+    with torch.autocast("cpu", torch.bfloat16):
+        value, gradients = ours(half.to(torch.float32), method=method, reduction=reduction)
+    assert torch.equal(value, right)
+    assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
+
+
 @pytest.mark.parametrize("names", [("encoder_out",), ("predictor_out", "weight"), ("bias",)], ids="+".join)
 def test_autocast_takes_any_mixture(names):
     """Some inputs in half precision, others in float32."""
