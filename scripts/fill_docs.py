@@ -1,0 +1,83 @@
+"""Fill the parts of README.md and docs/ that are made from code and from files of results.
+
+Usage: python scripts/fill_docs.py [docs/results/digits.json]
+
+Costs come from samplewise.plan.costs, the table of reductions from samplewise.functional, the recogniser's figures from the
+results.json of a training run. `samplewise bench report --insert` fills the benchmarks' tables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+from samplewise.functional import reduction_weights
+from samplewise.plan.budget import show_bytes
+from samplewise.plan.costs import EXACT_METHODS, FUNCTIONS, SPACES, TIMES
+
+ROOT = Path(__file__).resolve().parent.parent
+FORMULAS = {
+    "none": "loss_b",
+    "sum": "Σ loss_b",
+    "mean": "Σ loss_b / B",
+    "mean_volume": "Σ loss_b / Σ U_b",
+    "mean_target": "Σ loss_b / max(1, U_b) / B",
+}
+
+
+def costs() -> str:
+    return "\n".join(
+        f"| {name} | {symbol} | " + " | ".join(f"{TIMES[m][i]}; {SPACES[m][i]}" for m in EXACT_METHODS) + " |"
+        for i, (name, symbol) in enumerate(FUNCTIONS)
+    )
+
+
+def reductions() -> str:
+    losses, lengths = torch.tensor([6.0, 3.0, 2.0], dtype=torch.float64), torch.tensor([4, 1, 0])
+    rows = []
+    for name, formula in FORMULAS.items():
+        value = (losses * reduction_weights(name, lengths)).sum()
+        shown = "6, 3, 2" if name == "none" else f"{value:.4g}"
+        rows.append(f"| `{name!r}` | {formula} | {shown} |".replace("'", '"'))
+    return "\n".join(rows)
+
+
+def digits(path: Path) -> str:
+    """What a training run of the digits recipe reached, in one paragraph."""
+    r = json.loads(path.read_text())
+    wer, memory = r["wer"], r["memory"]
+    return (
+        f"`{r['command']}` reached a word error rate of {100 * wer['wer']:.2f}% on {wer['utterances']} held-out strings "
+        f"({wer['words']} words; {wer['insertions']} insertions, {wer['deletions']} deletions, "
+        f"{wer['substitutions']} substitutions) in {r['seconds'] / 60:.1f} minutes, {r['steps']} steps, with "
+        f"{r['parameters'] / 1e6:.2f} M parameters; loss per label {r['loss_per_label']:.4f} nats. Joint and loss of the largest "
+        f"batch took {show_bytes(memory['peak'])} where the 4-D logits alone would take {show_bytes(memory['full_logits'])} "
+        f"([results](docs/results/digits.json))."
+    )
+
+
+def fill(path: Path, opening: str, closing: str, content: str) -> None:
+    text = path.read_text()
+    pattern = re.compile(rf"(<!-- {opening} -->\n).*?(<!-- /{closing} -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"{path}: no <!-- {opening} --> ... <!-- /{closing} -->")
+    path.write_text(pattern.sub(lambda match: f"{match[1]}{content}\n{match[2]}", text))
+
+
+def main(results: list[str]) -> None:
+    fill(ROOT / "docs/methods.md", "reductions", "reductions", reductions())
+    fill_costs(ROOT / "docs/methods.md")
+    for name in results:
+        fill(ROOT / "README.md", "results:digits", "results", digits(Path(name)))
+
+
+def fill_costs(path: Path) -> None:
+    fill(path, "costs", "costs", costs())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
