@@ -49,14 +49,14 @@ def reductions() -> str:
 def digits(path: Path) -> str:
     """What a training run of the digits recipe reached, in one paragraph."""
     r = json.loads(path.read_text())
-    wer, memory = r["wer"], r["memory"]
+    test, memory = r["test"], r["memory"]
     return (
-        f"`{r['command']}` reached a word error rate of {100 * wer['wer']:.2f}% on {wer['utterances']} held-out strings "
-        f"({wer['words']} words; {wer['insertions']} insertions, {wer['deletions']} deletions, "
-        f"{wer['substitutions']} substitutions) in {r['seconds'] / 60:.1f} minutes, {r['steps']} steps, with "
-        f"{r['parameters'] / 1e6:.2f} M parameters; loss per label {r['loss_per_label']:.4f} nats. Joint and loss of the largest "
-        f"batch took {show_bytes(memory['peak'])} where the 4-D logits alone would take {show_bytes(memory['full_logits'])} "
-        f"([results](docs/results/digits.json))."
+        f"`{r['command']}`: word error rate {100 * test['wer']:.2f}% on {test['utterances']} strings of held-out recordings "
+        f"({test['words']} words; {test['insertions']} insertions, {test['deletions']} deletions, {test['substitutions']} "
+        f"substitutions), {test['nats_per_label']:.4f} nats a label, after {r['training_seconds'] / 60:.1f} minutes on "
+        f"{r['machine']['cpus']} CPU cores with {r['parameters'] / 1e6:.2f} M parameters. Joint and loss of the largest batch "
+        f'took {show_bytes(memory["peak_bytes"])}; with 4-D tensors (`method="batched"`) the same step takes '
+        f"{show_bytes(memory['batched_peak_bytes'])} ([results file](docs/results/digits.json))."
     )
 
 
