@@ -32,11 +32,12 @@ def test_long_lattices_in_float32(method, maker):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
 @pytest.mark.parametrize("scale", [30.0, 300.0])
-def test_large_output_weights(method, activation, scale):
+def test_large_output_weights(method, activation, scale, dtype):
     """A very confident model: logits hundreds apart, losses of thousands."""
-    shapes = {"frames": (30, 17), "labels": (9, 5), "vocab": 40, "dim": 16, "scale": scale}
+    shapes = {"frames": (30, 17), "labels": (9, 5), "vocab": 40, "dim": 16, "scale": scale, "dtype": dtype}
     assert_as_good_as_plain(make, shapes, {"activation": activation, "reduction": "none"}, method=method)
 
 
