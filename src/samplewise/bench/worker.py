@@ -103,7 +103,9 @@ class Worker:
             return {}
         name = str(OUR_OPTIONS[ready.method.base].get("method", "auto"))
         dtype = torch.bfloat16 if ready.method.bf16 else torch.float32
-        return {**heard, **foretold(ready.case, name, ready.budget, gradient=not ready.method.loss_only, dtype=dtype)}
+        share = heard.get("active_share", 1.0)
+        gradient = not ready.method.loss_only
+        return {**heard, **foretold(ready.case, name, ready.budget, gradient=gradient, dtype=dtype, share=share)}
 
     @property
     def the_ready(self) -> Prepared:

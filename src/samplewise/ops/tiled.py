@@ -7,11 +7,15 @@ those of the active nodes again.
 
 from __future__ import annotations
 
+import logging
+
 from torch import Tensor
 
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Tile, emission_pass, gradient_pass, run_lattice
 from samplewise.plan.planner import Schedule
+
+logger = logging.getLogger("samplewise")
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
@@ -36,4 +40,6 @@ def run_group(
     occupancy = run_lattice(problem, group, out, weights, losses, schedule.block_nodes, gradients is not None)
     if gradients is not None:
         active = problem.kernels.select(*occupancy[1:], group.table, losses[group.first : group.stop], tolerance)
+        share = active.numel() / group.nodes
+        logger.debug("tiled: utterances %d to %d, active share %.4f", group.first, group.stop - 1, share)
         gradient_pass(problem, group, active, tile, occupancy, gradients, kept)
