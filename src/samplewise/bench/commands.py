@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"everything is in {output} already; --fresh measures again")
         return 0
     look_at_machine(arguments.busy)
-    with progress_bar(sum(len(todo.methods) for todo in todos)) as (say, advance), tempfile.TemporaryDirectory() as scratch:
+    total = sum(len(todo.methods) for todo in todos)
+    with ended_in_order(), progress_bar(total) as (say, advance), tempfile.TemporaryDirectory() as scratch:
         for todo in todos:
 
             def sink(row: Row) -> None:
@@ -113,6 +115,20 @@ def look_at_machine(accept_busy: bool) -> None:
             f"other processes use {others:.2f} cores, more than {machine.MOST_BY_OTHERS}: times would be worthless. "
             "Stop them, or measure all the same with --busy"
         )
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that no worker outlives the run."""
+
+    def stop(*unused: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

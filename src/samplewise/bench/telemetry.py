@@ -64,10 +64,10 @@ def listening() -> Iterator[Listener]:
 def foretold(
     case: Case, method: str, budget: int | None, *, gradient: bool, dtype: torch.dtype, share: float
 ) -> dict[str, Any]:
-    """The method that `samplewise.plan` announces for the call, its bound of the workspace, and what it expects of it where the
-    occupancy is on `share` of the nodes."""
-    found = samplewise.plan(
     """The method that `samplewise.plan` announces, its bound of the workspace, and what it expects of it where the occupancy is
     on `share` of the nodes."""
+    found = samplewise.plan(
+        case.batch, *case.lengths(), case.classes, case.dim, method=method, memory_budget=budget, gradient=gradient, dtype=dtype,
+        share=share,
     )  # fmt: skip
     return {"predicted_workspace": found.expected_workspace, "bound": found.workspace, "chosen": found.method}
