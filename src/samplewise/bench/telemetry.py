@@ -67,7 +67,7 @@ def foretold(
     """The method that `samplewise.plan` announces, its bound of the workspace, and what it expects of it where the occupancy is
     on `share` of the nodes."""
     found = samplewise.plan(
-        case.batch, *case.lengths(), case.classes, case.dim, method=method, memory_budget=budget, gradient=gradient, dtype=dtype,
-        share=share,
+        case.batch, *case.lengths(), case.classes, case.dim, method=method, memory_budget=budget, gradient=gradient,
+        dtype=dtype, share=share,
     )  # fmt: skip
     return {"predicted_workspace": found.expected_workspace, "bound": found.workspace, "chosen": found.method}
