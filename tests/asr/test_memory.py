@@ -18,7 +18,7 @@ STEP = LossStep(
     vocab_size=400,
     activation="tanh",
     method="auto",
-    memory_budget="2MiB",
+    memory_budget="6MiB",
 )
 
 
