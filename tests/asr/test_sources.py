@@ -121,7 +121,7 @@ def test_a_manifest_of_something_else_is_an_error(nowhere, said):
 def test_a_download_is_unpacked_into_the_cache_and_found_again(nowhere, said, monkeypatch):
     monkeypatch.setattr(sources, "TAKES", 6)  # reading 3000 files takes a while
     monkeypatch.setattr(sources, "COMPLETE", 360)
-    extra = ["fsdd-1.0.10/recordings/../../../evil.wav", "/tmp/0_evil_0.wav", "fsdd-1.0.10/recordings/notes.txt"]
+    extra = ["fsdd-1.0.10/recordings/../../../evil.wav", "/evil/0_evil_0.wav", "fsdd-1.0.10/recordings/notes.txt"]
     monkeypatch.setattr(sources.urllib.request, "urlopen", served(archive(takes=6, extra=extra)))
     found = find(said)
     cache = nowhere / "cache" / "samplewise"
