@@ -114,3 +114,8 @@ def test_json_is_written_whole(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, {"a": object()})
     assert read_json(path) == {"a": 1}
+
+
+def test_a_checkpoint_under_another_step_is_not_taken(run_directory):
+    shutil.copytree(run_directory / "checkpoint-10", run_directory / "checkpoint-200")
+    assert last_checkpoint(run_directory).name == "checkpoint-100"
