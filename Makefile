@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN ?= runs/digits
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: help demo test lint check clean
 
@@ -15,12 +16,12 @@ $(VENV)/.train: requirements/train.txt pyproject.toml scripts/make_venv.py
 	$(PYTHON) scripts/make_venv.py $(VENV) requirements/train.txt
 	@touch $@
 
-$(VENV)/.test: requirements/test.txt requirements/train.txt pyproject.toml scripts/make_venv.py
+$(VENV)/.test: requirements/test.txt requirements/train.txt requirements/bench.txt pyproject.toml scripts/make_venv.py
 	$(PYTHON) scripts/make_venv.py $(VENV) requirements/test.txt
 	@touch $@ $(VENV)/.train
 
 demo: $(VENV)/.train
-	$(BIN)/samplewise train recipes/digits.yaml --output $(RUN)
+	$(BIN)/samplewise train recipes/digits.yaml --output $(RUN) --resume
 	$(BIN)/samplewise evaluate $(RUN) digits
 	@echo "The checkpoint, the log and the results are in $(RUN)"
 

@@ -12,7 +12,17 @@ from torch import Tensor
 # Some threading layers of numba abort the process when two Python threads enter a parallel region at once.
 LOCK = threading.Lock()
 
-LAUNCHED: int = numba.get_num_threads()  # numba starts this many threads, once
+
+def _launch() -> int:
+    """Start numba's threads and say how many they are. It may share OpenMP with torch, whose setting must outlive this."""
+    wanted = torch.get_num_threads()
+    launched = numba.get_num_threads()
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
+    return launched
+
+
+LAUNCHED = _launch()
 ACTIVATIONS = {"identity": 0, "tanh": 1, "relu": 2, "sigmoid": 3, "gelu": 4, "silu": 5}
 
 
