@@ -54,7 +54,9 @@ def run(inputs: Sequence[Tensor | None], weights: Tensor, wanted: int, options: 
         problem.real.itemsize, bool(wanted), torch.get_num_threads() if problem.device.type == "cpu" else 1,
     )  # fmt: skip
     weights = weights.to(device=problem.device, dtype=wide_dtype(problem.device)).contiguous()
-    scale = HALF_RANGE if wanted and problem.compute == torch.float16 else 1.0
+    scale = 1.0
+    if wanted and problem.compute == torch.float16:  # dz = dh W must stay within the range, too
+        scale = min(HALF_RANGE, torch.finfo(torch.float16).max / (4 * max(float(problem.weight.abs().max()), 1e-3)))
     gradients = Gradients.of(problem, wanted) if wanted else None
     budget, default = options.memory_budget or None, default_budget(problem.device)
     tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance
