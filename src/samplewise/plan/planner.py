@@ -173,7 +173,7 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
 
 def guide_classes(classes: int) -> int:
     """How many classes a guide draws beside those always present."""
-    return max(32, classes // 32)
+    return max(32, min(64, classes // 32))
 
 
 def schedule_of(method: str, sizes: Sizes, budget: int | None, default: int, padded_frames: int, padded_width: int) -> Schedule:
