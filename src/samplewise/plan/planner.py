@@ -11,10 +11,10 @@ from samplewise.plan.budget import show_bytes
 BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of rows (1 MiB of float64)
 TILE_BYTES = 8 << 20  # z, h and dz of a tile stay near the caches
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
-PACKED_DEPTH = 320  # matrix products on a CPU pack so many columns of the weight at a time; measured
+PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
 LONGEST_STRETCH = 2048  # nodes of a guide that share their classes
 PROBES, STRETCHES_AT_ONCE = 8, 16  # whole softmaxes of a stretch, and stretches whose probes are computed together
-SLACK = 1 << 20  # small tensors, and what the allocator rounds up
+SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matrix product packs; measured
 SMALLEST_TILE, LARGEST_TILE = 128, 4096
 WORTHWHILE_GUIDE = 0.4  # of all classes; above it a guide costs more than it saves
 
@@ -51,8 +51,8 @@ class Schedule:
 
 
 def row_bytes(sizes: Sizes) -> int:
-    """A row of a tile: z, once more as the matrix product packs it, h, dz where there are gradients, and four indices."""
-    return sizes.compute_bytes * (sizes.classes + sizes.dim * (3 if sizes.gradient else 2)) + 32
+    """A row of a tile: z, h, dz where there are gradients, and four indices."""
+    return sizes.compute_bytes * (sizes.classes + sizes.dim * (2 if sizes.gradient else 1)) + 32
 
 
 def node_bytes(sizes: Sizes, method: str) -> int:
@@ -69,7 +69,8 @@ def fixed_bytes(sizes: Sizes) -> int:
     weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision else 0
     lattice = min(BLOCK_NODES, max(sizes.nodes)) * 8 * sizes.threads
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
-    return weight + lattice + packed + SLACK + sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM)
+    by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0
+    return weight + lattice + packed + SLACK + by_thread
 
 
 def expected_bytes(sizes: Sizes, schedule: Schedule, share: float) -> int:
@@ -82,6 +83,10 @@ def expected_bytes(sizes: Sizes, schedule: Schedule, share: float) -> int:
     if schedule.method == "guided":
         kept = min(round(share * most), schedule.kept_rows)
         unused += 8 * round((1 - share) * most) + kept_bytes(sizes) * (schedule.kept_rows - kept)
+        guide = guide_bytes(sizes, min(LONGEST_STRETCH, max(sizes.nodes)))  # gone before the exact nodes need memory,
+        unused += (
+            min(guide, row_bytes(sizes) * schedule.tile_rows + kept_bytes(sizes) * kept) // 2
+        )  # which takes half of it again
     return schedule.workspace - (unused if schedule.method in ("tiled", "guided") else 0)
 
 

@@ -1,0 +1,120 @@
+"""The planner: budgets, groups, formulas, and the least that works."""
+
+import pytest
+import torch
+
+import samplewise
+from samplewise import TransducerError
+from samplewise.cli import main
+from samplewise.plan.budget import parse_budget, show_bytes
+from samplewise.plan.costs import EXACT_METHODS, FUNCTIONS, SPACES, TIMES, Amounts, evaluate, function_costs
+from samplewise.plan.planner import Sizes, cut, schedule_of, schedule_tiled
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512MiB", 512 << 20), ("1.5 GB", 1_500_000_000), ("7", 7), (7, 7), ("2kib", 2048), (None, None)],
+)
+def test_budgets_are_read(text, size):
+    assert parse_budget(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "many", "-3MiB", "3XB", 0, -1, True, 1.5])
+def test_budgets_that_are_none(text):
+    with pytest.raises(TransducerError, match="memory_budget"):
+        parse_budget(text)
+
+
+def test_sizes_for_people():
+    assert [show_bytes(size) for size in (3, 1536, 3 << 20, 5 << 40)] == ["3 B", "1.5 KiB", "3.0 MiB", "5120.0 GiB"]
+
+
+def test_every_utterance_is_in_one_group():
+    nodes = [5, 1, 9, 30, 2, 2, 2]
+    groups = cut(nodes, 12)
+    assert [b for first, stop in groups for b in range(first, stop)] == list(range(len(nodes)))
+    assert groups == [(0, 2), (2, 3), (3, 4), (4, 7)]  # a group of one may be larger than the capacity
+
+
+@pytest.mark.parametrize("method", EXACT_METHODS)
+def test_the_least_that_works_works(method):
+    sizes = Sizes([50, 80], [10, 7], 400, 32, 4, 4, gradient=True, threads=2)
+    with pytest.raises(TransducerError, match="needs at least") as error:
+        schedule_of(method, sizes, 1000, 1 << 26, 80, 11)
+    least = int(str(error.value).split("needs at least ")[1].split()[0])
+    assert schedule_of(method, sizes, least, 1 << 26, 80, 11).workspace <= least
+    with pytest.raises(TransducerError, match="utterance is 1, of 80 frames and 7 labels"):
+        schedule_of(method, sizes, least - 1, 1 << 26, 80, 11)
+
+
+@pytest.mark.parametrize("method", ["tiled", "guided"])
+@pytest.mark.parametrize("budget", [16 << 20, 64 << 20, 1 << 30])
+def test_the_workspace_is_within_the_budget(method, budget):
+    sizes = Sizes([300] * 40, [60] * 40, 1000, 256, 4, 4, gradient=True, threads=2)
+    schedule = schedule_tiled(sizes, budget, 64 << 20, method)
+    assert schedule.workspace <= budget
+    assert schedule.tile_rows > 0 and sum(schedule.group_nodes) == sum(sizes.nodes)
+
+
+def test_one_huge_utterance_has_a_plan():
+    plan = samplewise.plan(1, 20000, 2000, vocab=64, dim=32)
+    assert plan.workspace < 2 << 30 and plan.full_logits > 8 << 30
+
+
+def test_formulas_are_numbers():
+    amounts = Amounts(nodes=100, padded=150, classes=7, dim=3, tile=10, group=50, alive=20, share=0.5, guide=4)
+    assert evaluate("P D V", amounts) == 150 * 3 * 7
+    assert evaluate("N D S + 2r N D V", amounts) == 100 * 3 * 4 + 100 * 3 * 7
+    assert evaluate("(1+r) N D", amounts) == 450
+    for method in EXACT_METHODS:
+        assert len(TIMES[method]) == len(SPACES[method]) == len(FUNCTIONS)
+        assert all(cost.time >= 0 for cost in function_costs(method, amounts))
+
+
+def test_auto_takes_a_guide_where_it_pays():
+    large, small = samplewise.plan(4, 300, 60, 2048, 512), samplewise.plan(16, 400, 100, 32, 256)
+    assert (large.method, small.method) == ("guided", "tiled")
+    assert "guide" in large.reason and "guide" in small.reason
+    assert large.multiply_adds() < large.multiply_adds("tiled") < large.multiply_adds("batched")
+
+
+def test_more_memory_holds_more_utterances():
+    plan = samplewise.plan(4, 300, 60, 2048, 512)
+    sizes = [plan.largest_batch(memory) for memory in ("256MiB", "1GiB", "6GiB")]
+    assert 0 < sizes[0] < sizes[1] < sizes[2]
+    assert plan.largest_batch("6GiB", "batched") < sizes[2] / 50
+
+
+def test_a_loss_alone_takes_less():
+    with_gradient = samplewise.plan(4, 300, 60, 2048, 512, method="tiled")
+    alone = samplewise.plan(4, 300, 60, 2048, 512, method="tiled", gradient=False)
+    assert alone.workspace < with_gradient.workspace
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch": 0}, "batch is 0"),
+        ({"frames": [3]}, "frames has 1 lengths, but batch is 2"),
+        ({"frames": [3, 0]}, r"frames\[1\] is 0"),
+        ({"method": "fast"}, "method is 'fast'"),
+    ],
+)
+def test_bad_sizes_are_named(arguments, message):
+    good = {"batch": 2, "frames": 10, "labels": 3, "vocab": 9, "dim": 4}
+    with pytest.raises(TransducerError, match=message):
+        samplewise.plan(**{**good, **arguments})
+
+
+def test_half_precision_is_planned():
+    full, half = (samplewise.plan(4, 300, 60, 2048, 512, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert half.tensors < full.tensors
+
+
+def test_the_command_says_method_and_batches(capsys):
+    sizes = ["--batch", "2", "--frames", "400,250", "--labels", "60,31", "--vocab", "2048", "--dim", "512"]
+    assert main(["plan", *sizes, "--memory", "1GiB"]) == 0
+    shown = capsys.readouterr().out
+    assert "guided" in shown and "workspace" in shown and "batched" in shown.split("that fit 1GiB")[1]
+    assert main(["plan", *sizes, "--budget", "1KiB"]) == 1
+    assert "needs at least" in capsys.readouterr().err
