@@ -40,7 +40,9 @@ def transducer_loss(
         memory_budget: bytes, or text such as "512MiB", for the workspace beyond inputs, outputs and gradients. The default is
             64 MiB on a CPU, or what the largest utterance needs.
         tolerance: share of each utterance's occupancy that the gradients may leave out; the default is the machine epsilon of
-            the dtype of the matrix products, 0.0 leaves out nothing.
+            the dtype of the matrix products (a sixteenth of it in half precision), 0.0 leaves out nothing.
+        vocabulary, fastemit_lambda, generator: for sampled softmax and FastEmit, which are not there yet: NotImplementedError if
+            the first two are given.
         on_nonfinite: what to do with an utterance whose loss is infinite or NaN: "keep" it in the loss, count it as "zero", or
             "raise". Its gradients are zero in any case, and the others' untouched.
 

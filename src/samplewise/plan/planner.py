@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,11 +64,17 @@ def node_bytes(sizes: Sizes, method: str) -> int:
     return 8 + 2 * sizes.real_bytes + (8 if sizes.gradient else 0)
 
 
+def alpha_bytes(frames: int, labels: int) -> int:
+    """Alphas of an utterance, float64: all of them, or those of a block of about sqrt(T) rows and one row of every block."""
+    nodes = frames * (labels + 1)
+    return 8 * (nodes if nodes <= BLOCK_NODES else 2 * (math.isqrt(frames) + 1) * (labels + 1))
+
+
 def fixed_bytes(sizes: Sizes) -> int:
     """What does not depend on the batch: the weight in the compute dtype, sums in the real one, lattice and select a thread."""
     low_precision = sizes.compute_bytes < sizes.real_bytes
     weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision else 0
-    lattice = min(BLOCK_NODES, max(sizes.nodes)) * 8 * sizes.threads
+    lattice = max(map(alpha_bytes, sizes.frames, sizes.labels)) * sizes.threads
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
     by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0
     return weight + lattice + packed + SLACK + by_thread

@@ -1,0 +1,80 @@
+"""Say on which share of the lattice's nodes the occupancy of a trained recogniser lies, at each of its checkpoints.
+
+Usage: python scripts/active_share.py RUN_DIRECTORY OUTPUT.json [--data DIR]
+
+The loss of the recogniser's built-in test strings is computed with gradients by method "tiled", which logs the share of nodes that
+carry all but 1.2e-7 of the occupancy. An untrained model of the same recipe comes first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+from pathlib import Path
+
+import torch
+
+from samplewise.asr.checkpoint import Recogniser, load_recogniser
+from samplewise.asr.evaluate import in_batches
+from samplewise.asr.examples import EvaluationExamples
+from samplewise.asr.model import Transducer
+from samplewise.asr.problems import BadDataLog
+from samplewise.asr.results import commit
+from samplewise.asr.scoring import DIGITS, find_corpus, silent
+
+
+class Shares(logging.Handler):
+    """The active shares that method "tiled" logs, one a group of utterances."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.found: list[float] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("tiled:"):
+            self.found.append(record.args[2])  # type: ignore[index]
+
+
+def measure(model: Transducer, recogniser: Recogniser, data: str | None) -> dict[str, float]:
+    """Mean active share and nats per label on the test strings."""
+    bad = BadDataLog(recogniser.run.recipe.on_bad_data)
+    corpus = find_corpus(recogniser, DIGITS, data, None, bad, silent)
+    examples = EvaluationExamples(corpus, recogniser.preparation(), bad)
+    logger, shares = logging.getLogger("samplewise"), Shares()
+    logger.addHandler(shares)
+    logger.setLevel(logging.DEBUG)
+    model.eval()
+    nats = labels = 0.0
+    for batch in in_batches(examples.examples, 16):
+        encoder_out, lengths = model.encoder(batch["features"], batch["feature_lengths"])
+        predictor_out = model.predictor(batch["targets"])
+        loss = model.joiner.loss(
+            encoder_out, predictor_out, batch["targets"], lengths, batch["target_lengths"], reduction="sum", method="tiled"
+        )
+        nats, labels = nats + float(loss), labels + float(batch["target_lengths"].sum())
+    logger.removeHandler(shares)
+    return {"active_share": statistics.mean(shares.found), "nats_per_label": nats / labels}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--data", help="where the digit recordings are, as for samplewise train")
+    arguments = parser.parse_args()
+    rows = []
+    for directory in sorted(arguments.run.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1])):
+        recogniser = load_recogniser(str(directory))
+        if not rows:
+            torch.manual_seed(recogniser.run.recipe.seed)
+            rows.append({"steps": 0, **measure(recogniser.run.make_model()[0], recogniser, arguments.data)})
+        rows.append({"steps": int(directory.name.split("-")[1]), **measure(recogniser.model, recogniser, arguments.data)})
+    answer = {"recipe": recogniser.run.recipe.name, "commit": commit(), "tolerance": 2**-23, "rows": rows}
+    arguments.output.write_text(json.dumps(answer, indent=2) + "\n")
+    print(arguments.output.read_text())
+
+
+if __name__ == "__main__":
+    main()
