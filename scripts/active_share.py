@@ -2,8 +2,8 @@
 
 Usage: python scripts/active_share.py RUN_DIRECTORY OUTPUT.json [--data DIR]
 
-The loss of the recogniser's built-in test strings is computed with gradients by method "tiled", which logs the share of nodes that
-carry all but 1.2e-7 of the occupancy. An untrained model of the same recipe comes first.
+The loss of the recogniser's built-in test strings is computed with gradients by method "tiled", which logs the share of
+nodes that carry all but 1.2e-7 of the occupancy. An untrained model of the same recipe comes first.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def transducer_loss(
             64 MiB on a CPU, or what the largest utterance needs.
         tolerance: share of each utterance's occupancy that the gradients may leave out; the default is the machine epsilon of
             the dtype of the matrix products (a sixteenth of it in half precision), 0.0 leaves out nothing.
-        vocabulary, fastemit_lambda, generator: for sampled softmax and FastEmit, which are not there yet: NotImplementedError if
-            the first two are given.
+        vocabulary, fastemit_lambda, generator: for sampled softmax and FastEmit, which are not there yet: NotImplementedError
+            if one of the first two is given.
         on_nonfinite: what to do with an utterance whose loss is infinite or NaN: "keep" it in the loss, count it as "zero", or
             "raise". Its gradients are zero in any case, and the others' untouched.
 
