@@ -16,7 +16,7 @@ from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TARGET_BASE, TOKEN_BASE
 from samplewise.ops.problem import Group, Problem
-from samplewise.ops.tiles import Emissions, Kept, Tile, joint_tile
+from samplewise.ops.tiles import Emissions, Kept, Tile, floats, joint_tile
 from samplewise.plan.planner import LONGEST_STRETCH, PROBES, STRETCHES_AT_ONCE, guide_classes
 
 STRETCHES, SHORTEST_STRETCH = 16, 64  # of an utterance, and in nodes
@@ -70,9 +70,13 @@ def guide(problem: Problem, group: Group, out: Emissions, kept: Kept | None) -> 
         for i in range(0, len(starts), STRETCHES_AT_ONCE):
             some = starts[i : i + STRETCHES_AT_ONCE]
             choice = choose(problem, group, one, some, generator)
+            if i == 0:  # as many classes in every stretch
+                few = choice.classes.shape[1]
+                tile = replace(tile, h=floats(problem, one.height, few))
+                weight = floats(problem, few, problem.weight.shape[1])
             for s, first in enumerate(some):
                 node = torch.arange(first, min(first + one.height, one.start + one.nodes), device=problem.device)
-                stretch(problem, mapped, one, node, tile.head(node.numel()), choice, s, out)
+                stretch(problem, mapped, one, node, tile.head(node.numel()), choice, s, weight, out)
 
 
 def choose(problem: Problem, group: Group, one: Utterance, starts: list[int], generator: torch.Generator) -> Choice:
@@ -114,14 +118,23 @@ def probes(one: Utterance, starts: list[int], device: torch.device) -> tuple[Ten
 
 
 def stretch(
-    problem: Problem, mapped: Group, one: Utterance, node: Tensor, tile: Tile, choice: Choice, s: int, out: Emissions
-) -> None:  # fmt: skip
-    """Estimates for the nodes (R,) of stretch s."""
+    problem: Problem,
+    mapped: Group,
+    one: Utterance,
+    node: Tensor,
+    tile: Tile,
+    choice: Choice,
+    s: int,
+    weight: Tensor,
+    out: Emissions,
+) -> None:
+    """Estimates for the nodes (R,) of stretch s. `weight` (S, D) is a buffer for the rows of its classes."""
     joint_tile(problem, mapped, node, tile)
     classes, excess = choice.classes[s], choice.excess[s]
-    h = torch.mm(tile.z, problem.weight[classes].t())  # (R, D) (D, S)
+    torch.index_select(problem.weight, 0, classes, out=weight)
+    torch.mm(tile.z, weight.t(), out=tile.h)  # (R, D) (D, S)
     bias = problem.bias[classes] + choice.log_weight
-    problem.kernels.emission(h, bias, node, tile.label, one.blank, out.log_denominator, out.lp_blank, out.lp_label)
+    problem.kernels.emission(tile.h, bias, node, tile.label, one.blank, out.log_denominator, out.lp_blank, out.lp_label)
     levels = excess.numel()
     place = (tile.token - one.token_base) * ((levels - 1) / max(1, one.stride - 1))
     below = place.long().clamp(max=max(0, levels - 2))
