@@ -53,7 +53,7 @@ def measure(model: Transducer, recogniser: Recogniser, data: str | None) -> dict
         loss = model.joiner.loss(
             encoder_out, predictor_out, batch["targets"], lengths, batch["target_lengths"], reduction="sum", method="tiled"
         )
-        nats, labels = nats + float(loss), labels + float(batch["target_lengths"].sum())
+        nats, labels = nats + float(loss.detach()), labels + float(batch["target_lengths"].sum())
     logger.removeHandler(shares)
     return {"active_share": statistics.mean(shares.found), "nats_per_label": nats / labels}
 

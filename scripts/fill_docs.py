@@ -60,6 +60,33 @@ def digits(path: Path) -> str:
     )
 
 
+def training(path: Path) -> str:
+    """The same run as a table."""
+    r = json.loads(path.read_text())
+    test, memory = r["test"], r["memory"]
+    rows = {
+        "command, seed": f"`{r['command']}`, {r['seed']}",
+        "WER on the held-out strings": f"{100 * test['wer']:.2f}% ({test['insertions']} insertions, {test['deletions']} "
+        f"deletions, {test['substitutions']} substitutions in {test['words']} words of {test['utterances']} strings)",
+        "loss on them": f"{test['nats_per_label']:.4f} nats per label",
+        "parameters": f"{r['parameters']:,}",
+        "steps, seconds of training, cores": f"{r['steps']}, {r['training_seconds']:.0f}, {r['machine']['cpus']}",
+        "joint and loss, forward and backward, peak on the largest batch": show_bytes(memory["peak_bytes"]),
+        "the same the ordinary way": show_bytes(memory["batched_peak_bytes"]),
+        f"one copy of the 4-D logits {tuple(memory['logits_shape'])}, and of the joint encodings under them": (
+            f"{show_bytes(memory['logits_bytes'])}, {show_bytes(memory['joint_bytes'])}"
+        ),
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def active(path: Path) -> str:
+    """Active share at each checkpoint of a recipe's run."""
+    found = json.loads(path.read_text())
+    rows = [f"| {r['steps']} | {r['nats_per_label']:.4f} | {100 * r['active_share']:.1f}% |" for r in found["rows"]]
+    return "\n".join(["| steps of training | nats per label | active share |", "|---|---|---|", *rows])
+
+
 def fill(path: Path, opening: str, closing: str, content: str) -> None:
     text = path.read_text()
     pattern = re.compile(rf"(<!-- {opening} -->\n).*?(<!-- /{closing} -->)", re.DOTALL)
@@ -73,6 +100,8 @@ def main(results: list[str]) -> None:
     fill_costs(ROOT / "docs/methods.md")
     for name in results:
         fill(ROOT / "README.md", "results:digits", "results", digits(Path(name)))
+        fill(ROOT / "docs/training.md", "results:training", "results", training(Path(name)))
+    fill(ROOT / "docs/performance.md", "results:active", "results", active(ROOT / "docs/results/digits_active.json"))
 
 
 def fill_costs(path: Path) -> None:
