@@ -6,9 +6,10 @@
 4. Lattice again. Where the occupancy outside the exact nodes exceeds the tolerance, the band grows: back to 2.
 5. Gradient on the nodes of the last lattice.
 
-Loss and gradients are exact up to the tolerance if the estimates outside the band are not off by more than the factor 1/MARGIN
-along a whole path; the occupancy outside is measured with them. Where the band turns out to be most of the lattice, the rest is
-made exact too, and the method is "tiled" at the price of the guide. Who wants no "if" asks for "tiled".
+Loss and gradients are exact up to the tolerance if the estimates outside the band do not make a path of weight less likely
+than it is by more than the factor 1 / (tolerance MARGIN); the occupancy outside is measured with them. Where the band turns
+out to be most of the lattice, the rest is made exact too, and the method is "tiled" at the price of the guide. Who wants no
+"if" asks for "tiled".
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WIDE_BAND = 0.75  # a band of this share of the nodes gains nothing over all of 
 
 @dataclass
 class Band:
-    """A group's emissions and occupancies, which of its nodes have exact ones, and the logits of these while they all fit."""
+    """A group's emissions and occupancies, which of its nodes have exact ones, and the logits of these as far as they fit."""
 
     problem: Problem
     group: Group

@@ -43,16 +43,16 @@ def rnnt(
     B, T, width, V = logits.shape
     wide = wide_dtype(device)
     denominator = torch.zeros(B, T, width, dtype=wide, device=device)
-    out = torch.zeros(2, B, T, width, dtype=real, device=device)  # lp_blank, lp_label
-    flat = [denominator.view(-1), *(part.view(-1) for part in out)]
+    lp_blank, lp_label = (torch.zeros(B, T, width, dtype=real, device=device) for _ in range(2))
+    flat = [part.view(-1) for part in (denominator, lp_blank, lp_label)]
     bias = torch.zeros(V, dtype=real, device=device)
     for b, (frames, labels) in enumerate(zip(*lengths, strict=True)):
         label = _next_labels(targets[b], labels, width, device)
         scores = logits[b, :frames].contiguous()  # (T_b, U+1, V)
         if not fused:
-            out[0, b, :frames] = scores[..., blank]
+            lp_blank[b, :frames] = scores[..., blank]
             picked = scores.gather(2, label.clamp(min=0)[None, :, None].expand(frames, -1, 1))[..., 0]
-            out[1, b, :frames] = picked.to(real).masked_fill(label < 0, -torch.inf)
+            lp_label[b, :frames] = picked.to(real).masked_fill(label < 0, -torch.inf)
             continue
         rows, label = scores.view(-1, V), label.repeat(frames)
         for start in range(0, len(rows), ROWS):
@@ -67,8 +67,9 @@ def rnnt(
     if not gradient:
         return losses, *(logits.new_empty(0, dtype=dtype) for dtype in (wide, real, real))  # type: ignore[return-value]
     within = torch.arange(width, device=device)[None] <= torch.tensor(lengths.labels, device=device)[:, None]
-    out.masked_fill_(~within[None, :, None], 0.0)  # columns beyond an utterance's labels held emissions
-    return losses, denominator, out[0].clone(), out[1].clone()
+    for gamma in (lp_blank, lp_label):  # columns beyond an utterance's labels held emissions
+        gamma.masked_fill_(~within[:, None], 0.0)
+    return losses, denominator, lp_blank, lp_label
 
 
 @rnnt.register_fake

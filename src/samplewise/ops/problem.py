@@ -89,7 +89,6 @@ class Gradients:
     predictor: Tensor | None
     weight: Tensor | None
     bias: Tensor
-    wants_bias: bool
     _rows: tuple[Tensor | None, Tensor | None] = field(default=(None, None))
 
     @classmethod
@@ -103,7 +102,6 @@ class Gradients:
             predictor=zeros(p.predictor_out, gradient_dtype(p.predictor_out.dtype)) if wanted & PREDICTOR else None,
             weight=zeros(p.weight, p.real) if wanted & WEIGHT else None,
             bias=zeros(p.bias, p.real),
-            wants_bias=bool(wanted & BIAS),
         )
 
     @property

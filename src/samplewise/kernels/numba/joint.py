@@ -6,8 +6,11 @@ from numba import njit, prange
 from torch import Tensor
 
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import ACTIVATIONS, LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 
+ACTIVATIONS = {
+    "identity": s.IDENTITY, "tanh": s.TANH, "relu": s.RELU, "sigmoid": s.SIGMOID, "gelu": s.GELU, "silu": s.SILU,
+}  # fmt: skip
 NUMERIC = {"contract", "nsz"}
 
 

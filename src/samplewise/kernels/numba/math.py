@@ -13,9 +13,6 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-# No `nnan` and no `ninf`: infinities and NaN are data here, and a kernel must hand them on.
-FLAGS = {"contract", "reassoc", "nsz", "arcp"}
-
 LOG2E = 1.4426950408889634
 LN2_HIGH32, LN2_LOW32 = np.float32(0.693359375), np.float32(-2.12194440e-4)
 LN2_HIGH64, LN2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
