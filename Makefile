@@ -16,7 +16,7 @@ $(VENV)/.train: requirements/train.txt pyproject.toml scripts/make_venv.py
 	$(PYTHON) scripts/make_venv.py $(VENV) requirements/train.txt
 	@touch $@
 
-$(VENV)/.test: requirements/test.txt requirements/train.txt requirements/bench.txt pyproject.toml scripts/make_venv.py
+$(VENV)/.test: requirements/test.txt requirements/train.txt requirements/bench.txt requirements/corpora.txt pyproject.toml scripts/make_venv.py
 	$(PYTHON) scripts/make_venv.py $(VENV) requirements/test.txt
 	@touch $@ $(VENV)/.train
 

@@ -12,26 +12,9 @@ from typing import Any, Literal
 
 import yaml
 
+from samplewise.asr.options import SentencePieceOptions
 from samplewise.asr.problems import UserError
-from samplewise.asr.typed import build, plain, set_key, suggest
-
-
-def positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be greater than 0, got {value}")
-
-
-def at_least_zero(**values: float) -> None:
-    for name, value in values.items():
-        if not value >= 0:
-            raise ValueError(f"{name} must not be negative, got {value}")
-
-
-def share(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= value < 1:
-            raise ValueError(f"{name} must be at least 0 and less than 1, got {value}")
+from samplewise.asr.typed import at_least_zero, build, plain, positive, set_key, share, suggest
 
 
 @dataclass(frozen=True)
@@ -264,7 +247,7 @@ class Recipe:
     seed: int = 1
     on_bad_data: Literal["skip", "raise"] = "skip"
     features: LogMelOptions = field(default_factory=LogMelOptions)
-    tokenizer: CharactersOptions = field(default_factory=CharactersOptions)
+    tokenizer: CharactersOptions | SentencePieceOptions = field(default_factory=CharactersOptions)
     encoder: LSTMOptions = field(default_factory=LSTMOptions)
     predictor: PredictorOptions = field(default_factory=PredictorOptions)
     joiner: JoinerOptions = field(default_factory=JoinerOptions)

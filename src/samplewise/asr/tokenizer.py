@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from samplewise.asr.options import SentencePieceOptions
+from samplewise.asr.pieces import PieceTokenizer, learn_pieces
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import CharactersOptions
 
@@ -60,8 +62,10 @@ class CharacterTokenizer:
         return {"kind": "characters", "characters": self.characters, "lowercase": self.lowercase}
 
 
-def make_tokenizer(options: CharactersOptions, texts: Iterable[str]) -> Tokenizer:
-    """The tokenizer that the recipe names; one without given characters takes those of the training texts."""
+def make_tokenizer(options: CharactersOptions | SentencePieceOptions, texts: Iterable[str]) -> Tokenizer:
+    """The tokenizer that the recipe names; without given characters, or for pieces, learnt from the training texts."""
+    if isinstance(options, SentencePieceOptions):
+        return learn_pieces(options, texts)
     characters = options.characters
     if characters is None:
         joined = " ".join(" ".join(text.split()) for text in texts)
@@ -77,4 +81,4 @@ def tokenizer_from_plain(values: dict[str, Any]) -> Tokenizer:
     return TOKENIZERS[values.pop("kind")](**values)
 
 
-TOKENIZERS = {"characters": CharacterTokenizer}
+TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {"characters": CharacterTokenizer, "sentencepiece": PieceTokenizer}

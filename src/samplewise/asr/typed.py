@@ -14,6 +14,24 @@ from samplewise.asr.problems import UserError
 Plain = dict[str, Any]
 
 
+def positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be greater than 0, got {value}")
+
+
+def at_least_zero(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def share(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be at least 0 and less than 1, got {value}")
+
+
 def build(cls: Any, values: Any, where: str = "") -> Any:
     """Build the dataclass `cls` from a mapping; raise UserError naming the key, what was found and what is wanted."""
     if not isinstance(values, Mapping):
