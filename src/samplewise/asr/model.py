@@ -9,24 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from samplewise import Joiner
+from samplewise.asr.augment import SpecAugment
+from samplewise.asr.conformer import ConformerEncoder
+from samplewise.asr.encoder import Encoder
 from samplewise.asr.recipe import LSTMOptions, PredictorOptions, Recipe
 from samplewise.asr.tokenizer import BLANK
 
 State = tuple[Tensor, ...]
-
-
-class Encoder(nn.Module):
-    """What an encoder offers: the width `dim` of its output, and its own formula for lengths."""
-
-    dim: int
-
-    def output_length(self, frames: int) -> int:
-        """Encoder frames of an utterance of so many feature frames."""
-        raise NotImplementedError
-
-    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode features (B, F, M) of `lengths` (B,) to (B, T, dim) and the lengths of that (B,)."""
-        raise NotImplementedError
 
 
 class LSTMEncoder(Encoder):
@@ -114,7 +103,7 @@ class Predictor(nn.Module):
 
 
 class Transducer(nn.Module):
-    """Encoder, predictor, joiner, and a CTC head where the recipe gives that loss a weight.
+    """Encoder, predictor, joiner, SpecAugment and a CTC head where the recipe asks for them.
 
     `forward` returns losses: the joint and the loss are one step of `Joiner.loss`, and the 4-D logits never exist.
 
@@ -127,6 +116,7 @@ class Transducer(nn.Module):
     def __init__(self, recipe: Recipe, dim: int, vocab_size: int):
         super().__init__()
         self.options = recipe.loss
+        self.augment = SpecAugment(recipe.augment) if recipe.augment is not None else None
         self.encoder: Encoder = ENCODERS[recipe.encoder.kind](dim, recipe.encoder)
         self.predictor = Predictor(vocab_size, recipe.predictor)
         self.joiner = Joiner(
@@ -136,6 +126,8 @@ class Transducer(nn.Module):
 
     def forward(self, features: Tensor, feature_lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> dict[str, Tensor]:
         """Losses of a batch by name: features (B, F, M), feature_lengths (B,), targets (B, U), target_lengths (B,)."""
+        if self.augment is not None:
+            features = self.augment(features, feature_lengths)
         encoder_out, encoder_lengths = self.encoder(features, feature_lengths)  # (B, T, E)
         predictor_out = self.predictor(targets)  # (B, U+1, P)
         transducer = self.joiner.loss(
@@ -166,4 +158,4 @@ def ctc_loss(logits: Tensor, targets: Tensor, encoder_lengths: Tensor, target_le
     return losses.mean()
 
 
-ENCODERS: dict[str, Callable[..., Encoder]] = {"lstm": LSTMEncoder}
+ENCODERS: dict[str, Callable[..., Encoder]] = {"lstm": LSTMEncoder, "conformer": ConformerEncoder}

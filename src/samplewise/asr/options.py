@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from samplewise.asr.typed import positive
+from samplewise.asr.typed import at_least_zero, positive, share
 
 
 @dataclass(frozen=True)
@@ -29,3 +29,59 @@ class SentencePieceOptions:
         positive(vocab_size=self.vocab_size)
         if not 0.9 <= self.coverage <= 1:
             raise ValueError(f"coverage must lie between 0.9 and 1, got {self.coverage}")
+
+
+@dataclass(frozen=True)
+class ConformerOptions:
+    """A Conformer over features whose frame rate is lowered by strided convolutions.
+
+    Attributes:
+        layers, hidden, heads: number of blocks, their width, attention heads of a block.
+        feed_forward: width inside the feed-forward modules.
+        kernel: frames that the convolution of a block sees, an odd number.
+        subsampling: feature frames of one encoder frame, a power of 2.
+        channels: of the convolutions that do this.
+        dropout: everywhere in the encoder.
+    """
+
+    kind: Literal["conformer"] = "conformer"
+    layers: int = 12
+    hidden: int = 256
+    heads: int = 4
+    feed_forward: int = 1024
+    kernel: int = 31
+    subsampling: Literal[2, 4, 8] = 4
+    channels: int = 256
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive(layers=self.layers, hidden=self.hidden, heads=self.heads, channels=self.channels)
+        positive(feed_forward=self.feed_forward, kernel=self.kernel)
+        share(dropout=self.dropout)
+        if self.hidden % self.heads or self.hidden % 2:
+            raise ValueError(f"hidden must be even and a multiple of heads, got {self.hidden} and {self.heads}")
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, got {self.kernel}")
+
+
+@dataclass(frozen=True)
+class SpecAugmentOptions:
+    """Masks on the features of training utterances.
+
+    Attributes:
+        frequency_masks, frequency_width: number of masks of an utterance, most bands of one.
+        time_masks, time_width: number of masks of an utterance, most frames of one.
+        time_share: a mask of time covers no more than this share of the utterance.
+    """
+
+    kind: Literal["spec_augment"] = "spec_augment"
+    frequency_masks: int = 2
+    frequency_width: int = 27
+    time_masks: int = 5
+    time_width: int = 100
+    time_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        at_least_zero(frequency_masks=self.frequency_masks, frequency_width=self.frequency_width)
+        at_least_zero(time_masks=self.time_masks, time_width=self.time_width)
+        share(time_share=self.time_share)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
-from samplewise.asr.options import SentencePieceOptions
+from samplewise.asr.options import ConformerOptions, SentencePieceOptions, SpecAugmentOptions
 from samplewise.asr.problems import UserError
 from samplewise.asr.typed import at_least_zero, build, plain, positive, set_key, share, suggest
 
@@ -201,7 +201,7 @@ class TrainingOptions:
     accumulate: int = 1
     learning_rate: float = 2e-3
     warmup_steps: int = 100
-    schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
+    schedule: Literal["linear", "cosine", "constant_with_warmup", "inverse_sqrt"] = "linear"
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -248,7 +248,8 @@ class Recipe:
     on_bad_data: Literal["skip", "raise"] = "skip"
     features: LogMelOptions = field(default_factory=LogMelOptions)
     tokenizer: CharactersOptions | SentencePieceOptions = field(default_factory=CharactersOptions)
-    encoder: LSTMOptions = field(default_factory=LSTMOptions)
+    augment: SpecAugmentOptions | None = None
+    encoder: LSTMOptions | ConformerOptions = field(default_factory=LSTMOptions)
     predictor: PredictorOptions = field(default_factory=PredictorOptions)
     joiner: JoinerOptions = field(default_factory=JoinerOptions)
     loss: LossOptions = field(default_factory=LossOptions)

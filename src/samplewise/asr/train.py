@@ -31,7 +31,7 @@ from samplewise.asr.model import Transducer
 from samplewise.asr.problems import BadDataLog, UserError
 from samplewise.asr.recipe import Recipe, recipe_to_plain
 from samplewise.asr.results import RESULTS_FILE, command_line, commit, machine, versions
-from samplewise.asr.tokenizer import make_tokenizer
+from samplewise.asr.tokenizer import Tokenizer, make_tokenizer
 from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement
 from samplewise.asr.typed import difference
 
@@ -74,7 +74,7 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
     features = make_features(recipe.features)
     corpora = make_corpora(recipe, data, features.sample_rate, bad, say)
     origin = {**corpora.description, "processes": int(os.environ.get("WORLD_SIZE", "1"))}
-    run = Run(recipe, make_tokenizer(recipe.tokenizer, corpora.train.texts()), origin)
+    run = Run(recipe, find_tokenizer(recipe, corpora, directory if resume else None), origin)
     if main:
         keep_or_check(run, directory, say)
     model, _ = run.make_model()
@@ -90,6 +90,13 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
         return Outcome(None, stopped_by)
     results = finish(trainer, run, directory, test, bad, say) if main else None
     return Outcome(results, 0)
+
+
+def find_tokenizer(recipe: Recipe, corpora: Corpora, resumed: Path | None) -> Tokenizer:
+    """That of the run to go on with, or a new one; another version of a library might learn another from the same texts."""
+    if resumed is not None and (resumed / RUN_FILE).is_file():
+        return Run.load(resumed).tokenizer
+    return make_tokenizer(recipe.tokenizer, corpora.train.texts())
 
 
 def silent(line: str) -> None:

@@ -1,0 +1,66 @@
+"""A Conformer encoder (Gulati et al. 2020, arXiv 2005.08100), built from `transformers` with weights drawn at random.
+
+`ParakeetEncoder` is the Fast Conformer of Rekesh et al. 2023 (arXiv 2305.05084): strided, mostly depthwise convolutions
+shorten the time axis, then come Conformer blocks with relative positions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import ParakeetEncoder, ParakeetEncoderConfig
+
+from samplewise.asr.encoder import Encoder
+from samplewise.asr.options import ConformerOptions
+
+KERNEL, STRIDE = 3, 2  # of each convolution that shortens the time axis
+
+
+class ConformerEncoder(Encoder):
+    """Convolutions that take `subsampling` feature frames to one, then Conformer blocks.
+
+    Padding is masked everywhere but in the statistics that batch normalisation collects in training: in evaluation an
+    utterance is encoded the same whatever stands beside it.
+
+    Args:
+        dim: number of features of a frame; zeros are added up to a multiple of `options.subsampling`.
+        options: sizes.
+    """
+
+    def __init__(self, dim: int, options: ConformerOptions):
+        super().__init__()
+        self.dim = options.hidden
+        self.padding = -dim % options.subsampling  # the convolutions halve this axis as well
+        self.halvings = options.subsampling.bit_length() - 1
+        config = ParakeetEncoderConfig(
+            hidden_size=options.hidden,
+            num_hidden_layers=options.layers,
+            num_attention_heads=options.heads,
+            intermediate_size=options.feed_forward,
+            conv_kernel_size=options.kernel,
+            subsampling_factor=options.subsampling,
+            subsampling_conv_channels=options.channels,
+            subsampling_conv_kernel_size=KERNEL,
+            subsampling_conv_stride=STRIDE,
+            num_mel_bins=dim + self.padding,
+            dropout=options.dropout,
+            dropout_positions=options.dropout,
+            activation_dropout=options.dropout,
+            attention_dropout=options.dropout,
+            layerdrop=0.0,
+        )
+        self.network = ParakeetEncoder(config)
+
+    def output_length(self, frames: int) -> int:
+        for _ in range(self.halvings):
+            frames = (frames - 1) // STRIDE + 1
+        return max(0, frames)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        if features.shape[1] == 0:
+            return features.new_zeros(len(features), 0, self.dim), lengths
+        mask = torch.arange(features.shape[1], device=features.device) < lengths[:, None]  # (B, F)
+        features = functional.pad(features.masked_fill(~mask.unsqueeze(-1), 0.0), (0, self.padding))
+        found = self.network(features, attention_mask=mask)
+        return found.last_hidden_state, found.attention_mask.sum(dim=1)  # (B, T, E), (B,)
