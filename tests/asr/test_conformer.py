@@ -30,6 +30,15 @@ def test_it_tells_its_lengths(subsampling, frames, dim):
     assert network.output_length(frames) == -(-frames // subsampling)
 
 
+def test_it_gives_its_layers():
+    network = encoder(layers=3).eval()
+    features, lengths = torch.randn(2, 24, 12), torch.tensor([24, 15])
+    outputs, encoder_lengths = network.layers(features, lengths)
+    assert len(outputs) == network.depth == 3 and encoder_lengths.tolist() == [6, 4]
+    torch.testing.assert_close(outputs[-1], network(features, lengths)[0])
+    assert not torch.allclose(outputs[0], outputs[1])
+
+
 def test_nothing_in_nothing_out():
     network = encoder()
     output, lengths = network(torch.zeros(2, 0, 12), torch.tensor([0, 0]))

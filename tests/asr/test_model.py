@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import samplewise
-from samplewise.asr.model import ENCODERS, LSTMEncoder, Predictor, Transducer, mirrored
+from samplewise.asr.model import ENCODERS, LSTMEncoder, Predictor, Transducer, ctc_loss, mirrored
+from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import LSTMOptions, PredictorOptions
 from samplewise.asr.tokenizer import BLANK
 
@@ -94,7 +95,7 @@ def test_training_starts_from_blank():
 
 def test_the_losses_are_those_of_the_public_function():
     features, lengths, targets, target_lengths = batch()
-    network = model(loss={"ctc_weight": 0.5}).eval()
+    network = model(ctc={"weight": 0.5}).eval()
     losses = network(features, lengths, targets, target_lengths)
     encoder_out, encoder_lengths = network.encoder(features, lengths)
     joiner = network.joiner
@@ -113,7 +114,7 @@ def test_the_losses_are_those_of_the_public_function():
 
 
 def test_without_weight_there_is_no_ctc_head():
-    network = model(loss={"ctc_weight": 0.0})
+    network = model(ctc={"weight": 0.0})
     assert network.ctc_head is None
     assert set(network(*batch())) == {"loss", "transducer"}
 
@@ -122,3 +123,22 @@ def test_every_parameter_gets_a_gradient():
     network = model()
     network(*batch())["loss"].backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+
+
+def test_intermediate_layers_share_the_ctc_head():
+    network = model(encoder__layers=3, ctc={"weight": 0.5, "layers": [1, 2], "intermediate_weight": 0.25}).eval()
+    features, lengths, targets, target_lengths = batch()
+    losses = network(features, lengths, targets, target_lengths)
+    outputs, encoder_lengths = network.encoder.layers(features, lengths)
+    torch.testing.assert_close(outputs[-1], network.encoder(features, lengths)[0])
+    assert len(outputs) == network.encoder.depth == 3
+    logits = [network.ctc_head(output).log_softmax(-1) for output in outputs]
+    first, second, last = (ctc_loss(each, targets, encoder_lengths, target_lengths) for each in logits)
+    expected = 0.75 * last + 0.25 * (first + second) / 2
+    torch.testing.assert_close(losses["ctc"], expected)
+    torch.testing.assert_close(losses["loss"], losses["transducer"] + 0.5 * expected)
+
+
+def test_the_last_layer_is_no_intermediate_one():
+    with pytest.raises(UserError, match=r"ctc.layers: \[2\] must be intermediate .* 1 to 1"):
+        model(encoder__layers=2, ctc={"layers": [2]})

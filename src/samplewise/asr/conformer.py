@@ -31,6 +31,7 @@ class ConformerEncoder(Encoder):
     def __init__(self, dim: int, options: ConformerOptions):
         super().__init__()
         self.dim = options.hidden
+        self.depth = options.layers
         self.padding = -dim % options.subsampling  # the convolutions halve this axis as well
         self.halvings = options.subsampling.bit_length() - 1
         config = ParakeetEncoderConfig(
@@ -58,9 +59,18 @@ class ConformerEncoder(Encoder):
         return max(0, frames)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, lengths = self._encode(features, lengths, layers=False)
+        return outputs[-1], lengths
+
+    def layers(self, features: Tensor, lengths: Tensor) -> tuple[list[Tensor], Tensor]:
+        return self._encode(features, lengths, layers=True)
+
+    def _encode(self, features: Tensor, lengths: Tensor, *, layers: bool) -> tuple[list[Tensor], Tensor]:
+        """Outputs of all blocks or of the last one (B, T, E), lengths (B,)."""
         if features.shape[1] == 0:
-            return features.new_zeros(len(features), 0, self.dim), lengths
+            return [features.new_zeros(len(features), 0, self.dim)] * self.depth, lengths
         mask = torch.arange(features.shape[1], device=features.device) < lengths[:, None]  # (B, F)
         features = functional.pad(features.masked_fill(~mask.unsqueeze(-1), 0.0), (0, self.padding))
-        found = self.network(features, attention_mask=mask)
-        return found.last_hidden_state, found.attention_mask.sum(dim=1)  # (B, T, E), (B,)
+        found = self.network(features, attention_mask=mask, output_hidden_states=layers)
+        outputs = list(found.hidden_states[-self.depth :]) if layers else [found.last_hidden_state]
+        return outputs, found.attention_mask.sum(dim=1)  # (B, T, E) each, (B,)

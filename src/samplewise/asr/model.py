@@ -12,6 +12,7 @@ from samplewise import Joiner
 from samplewise.asr.augment import SpecAugment
 from samplewise.asr.conformer import ConformerEncoder
 from samplewise.asr.encoder import Encoder
+from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import LSTMOptions, PredictorOptions, Recipe
 from samplewise.asr.tokenizer import BLANK
 
@@ -34,6 +35,7 @@ class LSTMEncoder(Encoder):
         super().__init__()
         self.stack = options.stack
         self.dim = 2 * options.hidden
+        self.depth = options.layers
         widths = [dim * options.stack] + [self.dim] * (options.layers - 1)
         self.forwards = nn.ModuleList(nn.LSTM(width, options.hidden, batch_first=True) for width in widths)
         self.backwards = nn.ModuleList(nn.LSTM(width, options.hidden, batch_first=True) for width in widths)
@@ -43,18 +45,24 @@ class LSTMEncoder(Encoder):
         return frames // self.stack
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, lengths = self.layers(features, lengths)
+        return outputs[-1], lengths
+
+    def layers(self, features: Tensor, lengths: Tensor) -> tuple[list[Tensor], Tensor]:
         batch, frames, dim = features.shape
         steps = frames // self.stack
         x = features[:, : steps * self.stack].reshape(batch, steps, dim * self.stack)  # (B, T, M*stack)
         lengths = lengths // self.stack
         if steps == 0:  # torch.nn.LSTM refuses an empty sequence
-            return x.new_zeros(batch, 0, self.dim), lengths
+            return [x.new_zeros(batch, 0, self.dim)] * self.depth, lengths
         mirror = mirrored(lengths, steps)  # (B, T)
+        outputs = []
         for ahead, behind in zip(self.forwards, self.backwards, strict=True):
             forth, _ = ahead(x)  # (B, T, H)
             back, _ = behind(reorder(x, mirror))
             x = self.dropout(torch.cat([forth, reorder(back, mirror)], dim=-1))  # (B, T, 2H)
-        return x, lengths
+            outputs.append(x)
+        return outputs, lengths
 
 
 def mirrored(lengths: Tensor, steps: int) -> Tensor:
@@ -117,22 +125,37 @@ class Transducer(nn.Module):
         super().__init__()
         self.options = recipe.loss
         self.augment = SpecAugment(recipe.augment) if recipe.augment is not None else None
+        self.ctc = recipe.ctc
         self.encoder: Encoder = ENCODERS[recipe.encoder.kind](dim, recipe.encoder)
         self.predictor = Predictor(vocab_size, recipe.predictor)
         self.joiner = Joiner(
             self.encoder.dim, self.predictor.dim, recipe.joiner.dim, vocab_size, activation=recipe.joiner.activation
         )
-        self.ctc_head = nn.Linear(self.encoder.dim, vocab_size) if recipe.loss.ctc_weight > 0 else None
+        self.ctc_head = nn.Linear(self.encoder.dim, vocab_size) if recipe.ctc.weight > 0 else None
+        if self.ctc.layers and max(self.ctc.layers) >= self.encoder.depth:
+            raise UserError(
+                f"ctc.layers: {list(self.ctc.layers)} must be intermediate layers of the encoder, which gives "
+                + (f"1 to {self.encoder.depth - 1}" if self.encoder.depth > 1 else "none")
+            )
 
     def forward(self, features: Tensor, feature_lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> dict[str, Tensor]:
-        """Losses of a batch by name: features (B, F, M), feature_lengths (B,), targets (B, U), target_lengths (B,)."""
+        """Losses of a batch by name: features (B, F, M), feature_lengths (B,), targets (B, U), target_lengths (B,).
+
+        `loss` is what is minimised; `transducer` and `ctc`, that of the CTC head, are its parts.
+        """
         if self.augment is not None:
             features = self.augment(features, feature_lengths)
-        encoder_out, encoder_lengths = self.encoder(features, feature_lengths)  # (B, T, E)
-        predictor_out = self.predictor(targets)  # (B, U+1, P)
+        if self.ctc.layers:
+            layers, encoder_lengths = self.encoder.layers(features, feature_lengths)  # (B, T, E) each
+        else:
+            encoder_out, encoder_lengths = self.encoder(features, feature_lengths)
+            layers = [encoder_out]
+        log_probs = None
+        if self.ctc_head is not None:
+            log_probs = self.ctc_head(layers[-1]).float().log_softmax(dim=-1)  # (B, T, V)
         transducer = self.joiner.loss(
-            encoder_out,
-            predictor_out,
+            layers[-1],
+            self.predictor(targets),  # (B, U+1, P)
             targets,
             encoder_lengths,
             target_lengths,
@@ -142,18 +165,30 @@ class Transducer(nn.Module):
             memory_budget=self.options.memory_budget,
         )
         losses = {"loss": transducer, "transducer": transducer.detach()}
-        if self.ctc_head is not None:
-            ctc = ctc_loss(self.ctc_head(encoder_out), targets, encoder_lengths, target_lengths)
-            losses["loss"] = transducer + self.options.ctc_weight * ctc
+        if log_probs is not None:
+            ctc = self._ctc(log_probs, layers, targets, encoder_lengths, target_lengths)
+            losses["loss"] = transducer + self.ctc.weight * ctc
             losses["ctc"] = ctc.detach()
         return losses
 
+    def _ctc(
+        self, log_probs: Tensor, layers: list[Tensor], targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor
+    ) -> Tensor:
+        """CTC loss of the last layer, mixed with those of the intermediate ones."""
+        assert self.ctc_head is not None
+        last = ctc_loss(log_probs, targets, encoder_lengths, target_lengths)
+        if not self.ctc.layers:
+            return last
+        inner = [self.ctc_head(layers[number - 1]).float().log_softmax(dim=-1) for number in self.ctc.layers]
+        between = torch.stack([ctc_loss(each, targets, encoder_lengths, target_lengths) for each in inner]).mean()
+        share = self.ctc.intermediate_weight
+        return (1 - share) * last + share * between
 
-def ctc_loss(logits: Tensor, targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor) -> Tensor:
-    """Mean over the utterances of the CTC loss of logits (B, T, V)."""
-    log_probs = logits.float().log_softmax(dim=-1).transpose(0, 1)  # (T, B, V)
+
+def ctc_loss(log_probs: Tensor, targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    """Mean over the utterances of the CTC loss of log-probabilities (B, T, V)."""
     losses = functional.ctc_loss(
-        log_probs, targets, encoder_lengths, target_lengths, blank=BLANK, reduction="none", zero_infinity=True
+        log_probs.transpose(0, 1), targets, encoder_lengths, target_lengths, blank=BLANK, reduction="none", zero_infinity=True
     )
     return losses.mean()
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
+from samplewise.asr.objective import CTCOptions, LossOptions
 from samplewise.asr.options import ConformerOptions, SentencePieceOptions, SpecAugmentOptions
 from samplewise.asr.problems import UserError
 from samplewise.asr.typed import at_least_zero, build, plain, positive, set_key, share, suggest
@@ -163,27 +164,6 @@ class JoinerOptions:
 
 
 @dataclass(frozen=True)
-class LossOptions:
-    """How `samplewise.transducer_loss` is called, and the weight of the auxiliary CTC loss.
-
-    The loss is the mean over the utterances of the batch; batches are equal on all ranks and in all accumulation
-    steps, so the mean over everything is the mean of these means.
-
-    Attributes:
-        method: see `samplewise.transducer_loss`.
-        memory_budget: workspace of the joint and the loss, bytes or text such as 64MiB; null leaves the choice to it.
-        ctc_weight: weight of the CTC loss of a linear head on the encoder; 0 leaves the head out.
-    """
-
-    method: Literal["auto", "guided", "tiled", "samplewise", "batched"] = "auto"
-    memory_budget: int | str | None = None
-    ctc_weight: float = 0.3
-
-    def __post_init__(self) -> None:
-        at_least_zero(ctc_weight=self.ctc_weight)
-
-
-@dataclass(frozen=True)
 class TrainingOptions:
     """Steps, batches, optimiser and what is written when.
 
@@ -253,6 +233,7 @@ class Recipe:
     predictor: PredictorOptions = field(default_factory=PredictorOptions)
     joiner: JoinerOptions = field(default_factory=JoinerOptions)
     loss: LossOptions = field(default_factory=LossOptions)
+    ctc: CTCOptions = field(default_factory=CTCOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)
     decoding: DecodingOptions = field(default_factory=DecodingOptions)
 

@@ -98,6 +98,10 @@ def convert_union(options: tuple, value: Any, where: str) -> Any:
 
 
 def convert_tuple(items: tuple, value: Any, where: str) -> tuple:
+    if isinstance(value, (list, tuple)) and items[-1] is Ellipsis:
+        return tuple(convert(items[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if items[-1] is Ellipsis:
+        raise UserError(f"{where}: expected a list, got {shown(value)}")
     if not isinstance(value, (list, tuple)) or len(value) != len(items):
         raise UserError(f"{where}: expected a list of {len(items)} values, got {shown(value)}")
     return tuple(convert(item, v, f"{where}[{i}]") for i, (item, v) in enumerate(zip(items, value, strict=True)))

@@ -1,0 +1,51 @@
+"""What a recipe minimises: the transducer loss and auxiliary CTC losses, of intermediate layers too (arXiv 2102.03216)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from samplewise.asr.typed import at_least_zero
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """How `samplewise.transducer_loss` is called.
+
+    The loss is the mean over the utterances of the batch; batches are equal on all ranks and in all accumulation
+    steps, so the mean over everything is the mean of these means.
+
+    Attributes:
+        method: see `samplewise.transducer_loss`.
+        memory_budget: workspace of the joint and the loss, bytes or text such as 64MiB; null leaves the choice to it.
+    """
+
+    method: Literal["auto", "guided", "tiled", "samplewise", "batched"] = "auto"
+    memory_budget: int | str | None = None
+
+
+@dataclass(frozen=True)
+class CTCOptions:
+    """Auxiliary CTC losses of one linear head on the encoder.
+
+    loss = transducer + weight * ((1 - s) * CTC(last layer) + s * mean over `layers` of CTC(layer)),
+    s = intermediate_weight if `layers` names any, else 0 (arXiv 2102.03216, eq. 12 and 13).
+
+    Attributes:
+        weight: of all CTC losses together; 0 leaves the head out.
+        layers: intermediate encoder layers, counted from 1, that the head is put on, too.
+        intermediate_weight: share of the intermediate layers in the CTC loss.
+    """
+
+    weight: float = 0.3
+    layers: tuple[int, ...] = ()
+    intermediate_weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        at_least_zero(weight=self.weight)
+        if any(layer < 1 for layer in self.layers) or len(set(self.layers)) < len(self.layers):
+            raise ValueError(f"layers must be different numbers from 1 on, got {list(self.layers)}")
+        if not 0 <= self.intermediate_weight <= 1:
+            raise ValueError(f"intermediate_weight must be between 0 and 1, got {self.intermediate_weight}")
+        if self.layers and self.weight == 0:
+            raise ValueError(f"layers {list(self.layers)} get no CTC loss, for weight is 0")
