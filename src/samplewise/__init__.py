@@ -4,6 +4,18 @@ from samplewise.errors import TransducerError
 from samplewise.functional import joint_loss, rnnt_loss, transducer_loss
 from samplewise.modules import Joiner, TransducerLoss
 from samplewise.plan import Plan, plan
+from samplewise.vocabulary import SampledVocabulary, sample_vocabulary
 
-__all__ = ["Joiner", "Plan", "TransducerError", "TransducerLoss", "joint_loss", "plan", "rnnt_loss", "transducer_loss"]
+__all__ = [
+    "Joiner",
+    "Plan",
+    "SampledVocabulary",
+    "TransducerError",
+    "TransducerLoss",
+    "joint_loss",
+    "plan",
+    "rnnt_loss",
+    "sample_vocabulary",
+    "transducer_loss",
+]
 __version__ = "0.1.0"

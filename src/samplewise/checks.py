@@ -134,6 +134,19 @@ def check_values(
     return Lengths(frame_list, label_list)
 
 
+def check_targets(targets: Tensor, target_lengths: Tensor, classes: int, blank: int) -> Tensor:
+    """The targets (B, U) on the host, checked, and -1 beyond their utterance's length."""
+    batch, width = targets.shape
+    parts = (target_lengths, targets.reshape(-1))
+    host = torch.cat([part.detach().to(device=targets.device, dtype=torch.int64) for part in parts]).cpu()
+    lengths, labels = host[:batch], host[batch:].view(batch, width)
+    for b, u in enumerate(lengths.tolist()):
+        if not 0 <= u <= width:
+            raise TransducerError(f"target_lengths[{b}] is {u}, but targets holds {width} labels an utterance")
+    _check_labels(labels, lengths, classes, blank)
+    return labels.masked_fill(torch.arange(width)[None] >= lengths[:, None], -1)
+
+
 def _check_labels(targets: Tensor, lengths: Tensor, classes: int, blank: int) -> None:
     used = torch.arange(targets.shape[1])[None] < lengths[:, None]
     wrong = used & ((targets < 0) | (targets >= classes) | (targets == blank))

@@ -12,13 +12,15 @@ from samplewise.ops.logits import rnnt
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT
 from samplewise.ops.transducer import Options, transducer_each, transducer_sum
 from samplewise.plan.budget import parse_budget
+from samplewise.vocabulary import SampledVocabulary, check_vocabulary
 
 
 def transducer_loss(
     encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
     encoder_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0, activation: str = "tanh", reduction: str = "mean",
-    method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None, vocabulary: object = None,
-    fastemit_lambda: float = 0.0, generator: torch.Generator | None = None, on_nonfinite: str = "keep",
+    method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None,
+    vocabulary: SampledVocabulary | None = None, fastemit_lambda: float = 0.0, generator: torch.Generator | None = None,
+    on_nonfinite: str = "keep",
 ) -> Tensor:  # fmt: skip
     """Exact transducer (RNN-T) loss of a joint network z = act(encoder_out + predictor_out), logits = z weight^T + bias.
 
@@ -41,8 +43,9 @@ def transducer_loss(
             64 MiB on a CPU, or what the largest utterance needs.
         tolerance: share of each utterance's occupancy that the gradients may leave out; the default is the machine epsilon of
             the dtype of the matrix products (a sixteenth of it in half precision), 0.0 leaves out nothing.
-        vocabulary, fastemit_lambda, generator: for sampled softmax and FastEmit, which are not there yet: NotImplementedError
-            if one of the first two is given.
+        vocabulary: the classes of a sampled softmax, from `sample_vocabulary`; targets and blank stay those of all V classes.
+            The loss is then an approximation, over these classes alone, and gradients reach only their rows of weight and bias.
+        fastemit_lambda, generator: for FastEmit, which is not there yet: NotImplementedError if the first is not 0.
         on_nonfinite: what to do with an utterance whose loss is infinite or NaN: "keep" it in the loss, count it as "zero", or
             "raise". Its gradients are zero in any case, and the others' untouched.
 
@@ -74,13 +77,17 @@ def transducer_loss(
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
     if tolerance is not None and not 0.0 <= tolerance < 1.0:
         raise TransducerError(f"tolerance is {tolerance}; it must be in 0..1, 1 excluded")
-    if vocabulary is not None or fastemit_lambda != 0.0:
-        raise NotImplementedError("vocabulary and fastemit_lambda are not there yet")
+    if fastemit_lambda != 0.0:
+        raise NotImplementedError("fastemit_lambda is not there yet")
+    blank, classes, class_bias = checks.check_blank(blank, weight.shape[0]), None, None
+    if vocabulary is not None:
+        check_vocabulary(vocabulary, weight.shape[0], blank, encoder_out.shape[0])
+        classes, class_bias = vocabulary.classes, vocabulary.log_weight
     options = Options(
-        checks.check_blank(blank, weight.shape[0]), activation, method, parse_budget(memory_budget) or 0,
+        blank, activation, method, parse_budget(memory_budget) or 0,
         -1.0 if tolerance is None else float(tolerance), _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite,
     )  # fmt: skip
-    inputs = (encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths)
+    inputs = (encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, classes, class_bias)
     wanted = _wanted(encoder_out, predictor_out, weight, bias)
     if reduction == "none":
         return transducer_each(*inputs, wanted, *options)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from samplewise import checks
 from samplewise.functional import transducer_loss
+from samplewise.vocabulary import SampledVocabulary
 
 
 class TransducerLoss(nn.Module):
@@ -39,11 +40,12 @@ class TransducerLoss(nn.Module):
 
     def forward(
         self, encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
-        encoder_lengths: Tensor, target_lengths: Tensor,
+        encoder_lengths: Tensor, target_lengths: Tensor, vocabulary: SampledVocabulary | None = None,
     ) -> Tensor:  # fmt: skip
         return transducer_loss(
-            encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, **self.options
-        )
+            encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, vocabulary=vocabulary,
+            **self.options,
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())

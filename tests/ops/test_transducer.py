@@ -22,14 +22,18 @@ def arguments(dtype=torch.float32, bias=True, **changes):
     """Inputs, and options in the order of the operators."""
     problem = make((5, 3), (2, 0), vocab=5, dim=3, dtype=dtype, bias=bias)
     inputs = [x.requires_grad_() if x is not None and x.is_floating_point() else x for x in problem.inputs.values()]
+    inputs += [None, None]  # no sampled vocabulary
     options = Options(0, "tanh", "tiled", 0, 0.0, dtype, "keep")._replace(**changes)
     return inputs, options
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2], ids=["all classes", "sampled by batch", "sampled by utterance"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("method", METHODS)
-def test_opcheck(method, bias):
+def test_opcheck(method, bias, rows):
     inputs, options = arguments(method=method, bias=bias)
+    if rows:
+        inputs[-2:] = torch.tensor([[0, 1, 2, 3, 4]] * rows), torch.zeros(rows, 5, dtype=torch.float64)
     wanted = 15 if bias else 7
     weights = torch.ones(2, dtype=torch.float64)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")

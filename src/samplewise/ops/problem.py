@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +28,21 @@ def wide_dtype(device: torch.device) -> torch.dtype:
 def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a finished gradient waits for the upstream one: float16 alone has not the range for that."""
     return torch.float32 if dtype == torch.float16 else dtype
+
+
+class Inputs(NamedTuple):
+    """The tensors of a call, in the order in which the operators take them. classes and class_bias (G, S) are those of a
+    sampled vocabulary, for each utterance (G = B) or for all (G = 1)."""
+
+    encoder_out: Tensor
+    predictor_out: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    targets: Tensor
+    encoder_lengths: Tensor
+    target_lengths: Tensor
+    classes: Tensor | None
+    class_bias: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -92,16 +108,25 @@ class Gradients:
     _rows: tuple[Tensor | None, Tensor | None] = field(default=(None, None))
 
     @classmethod
-    def of(cls, problem: Problem, wanted: int) -> Gradients:
+    def of(cls, encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, real: torch.dtype, wanted: int) -> Gradients:
         def zeros(like: Tensor, dtype: torch.dtype) -> Tensor:
             return torch.zeros(like.shape, dtype=dtype, device=like.device)
 
-        p = problem
         return cls(
-            encoder=zeros(p.encoder_out, gradient_dtype(p.encoder_out.dtype)) if wanted & ENCODER else None,
-            predictor=zeros(p.predictor_out, gradient_dtype(p.predictor_out.dtype)) if wanted & PREDICTOR else None,
-            weight=zeros(p.weight, p.real) if wanted & WEIGHT else None,
-            bias=zeros(p.bias, p.real),
+            encoder=zeros(encoder_out, gradient_dtype(encoder_out.dtype)) if wanted & ENCODER else None,
+            predictor=zeros(predictor_out, gradient_dtype(predictor_out.dtype)) if wanted & PREDICTOR else None,
+            weight=zeros(weight, real) if wanted & WEIGHT else None,
+            bias=zeros(weight[:, 0], real),
+        )
+
+    def part(self, first: int, stop: int, classes: int) -> Gradients:
+        """Gradients of utterances first..stop-1 over so many classes: rows of the encodings', and zeros of the weight's own."""
+        rows = slice(first, stop)
+        return Gradients(
+            None if self.encoder is None else self.encoder[rows],
+            None if self.predictor is None else self.predictor[rows],
+            None if self.weight is None else self.weight.new_zeros(classes, self.weight.shape[1]),
+            self.bias.new_zeros(classes),
         )
 
     @property

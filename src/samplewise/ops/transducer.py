@@ -13,11 +13,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from samplewise.checks import check_values
+from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
-from samplewise.ops import batched, guided, samplewise, tiled
+from samplewise.ops import batched, guided, sampled, samplewise, tiled
 from samplewise.ops.guards import finish_nonfinite, hold, once, release, scale_once
-from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, Gradients, Problem, gradient_dtype, real_dtype, wide_dtype
+from samplewise.ops.problem import (
+    BIAS,
+    ENCODER,
+    PREDICTOR,
+    WEIGHT,
+    Gradients,
+    Inputs,
+    Problem,
+    gradient_dtype,
+    real_dtype,
+    wide_dtype,
+)
 from samplewise.plan.budget import default_budget
 from samplewise.plan.planner import Sizes, schedule_of
 
@@ -39,47 +50,67 @@ OPTION_TYPES = (
 )
 INPUT_TYPES = (
     "Tensor encoder_out, Tensor predictor_out, Tensor weight, Tensor? bias, Tensor targets, Tensor encoder_lengths, "
-    "Tensor target_lengths"
+    "Tensor target_lengths, Tensor? classes, Tensor? class_bias"
 )
-INPUTS, WANTED = 7, (ENCODER, PREDICTOR, WEIGHT, BIAS)
+INPUTS, WANTED = len(Inputs._fields), (ENCODER, PREDICTOR, WEIGHT, BIAS)
 HALF_RANGE = 1024.0  # dL/dh is at most 1 a node; in float16 it is kept this much larger, out of the subnormal numbers
 
 
-def run(inputs: Sequence[Tensor | None], weights: Tensor, wanted: int, options: Options) -> tuple[Tensor, Gradients | None]:
+def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple[Tensor, Gradients | None]:
     """Losses (B,) float64 and the wanted gradients of sum_b weights[b] loss[b]."""
-    problem = _problem(inputs, options)
-    lengths = problem.lengths
-    sizes = Sizes(
-        lengths.frames, lengths.labels, problem.weight.shape[0], problem.weight.shape[1], problem.compute.itemsize,
-        problem.real.itemsize, bool(wanted), torch.get_num_threads() if problem.device.type == "cpu" else 1,
+    weight, real = inputs.weight, real_dtype(options.compute_dtype)
+    lengths = check_values(
+        inputs.targets, inputs.encoder_lengths, inputs.target_lengths, frames=inputs.encoder_out.shape[1],
+        tokens=inputs.predictor_out.shape[1], classes=weight.shape[0], blank=options.blank,
     )  # fmt: skip
-    weights = weights.to(device=problem.device, dtype=wide_dtype(problem.device)).contiguous()
+    weights = weights.to(device=weight.device, dtype=wide_dtype(weight.device)).contiguous()
     scale = 1.0
-    if wanted and problem.compute == torch.float16:  # dz = dh W must stay within the range, too
-        scale = min(HALF_RANGE, torch.finfo(torch.float16).max / (4 * max(float(problem.weight.abs().max()), 1e-3)))
-    gradients = Gradients.of(problem, wanted) if wanted else None
-    budget, default = options.memory_budget or None, default_budget(problem.device)
-    tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance
+    if wanted and options.compute_dtype == torch.float16:  # dz = dh W must stay within the range, too
+        scale = min(HALF_RANGE, torch.finfo(torch.float16).max / (4 * max(float(weight.detach().abs().max()), 1e-3)))
+    gradients = Gradients.of(inputs.encoder_out, inputs.predictor_out, weight, real, wanted) if wanted else None
     unusable = (~torch.isfinite(weights)).nonzero()[:, 0].tolist() if wanted else []
     if unusable:
         weights = weights.masked_fill(~torch.isfinite(weights), 0.0)
     if scale != 1.0:
         weights = weights / (top := weights.abs().max().clamp(min=1e-30)) * scale
         scale /= float(top)
-    schedule = schedule_of(options.method, sizes, budget, default, problem.encoder_out.shape[1], problem.predictor_out.shape[1])
-    with torch.autocast(problem.device.type, enabled=False):
-        if schedule.method == "batched":
-            losses = batched.run(problem, weights, gradients, schedule.block_nodes)
-        elif schedule.method == "samplewise":
-            losses = samplewise.run(problem, weights, gradients, schedule)
+    with torch.autocast(weight.device.type, enabled=False):
+        if inputs.classes is None:
+            losses = passes(problem_of(inputs, lengths, options), weights, gradients, options)
         else:
-            passes = guided if schedule.method == "guided" else tiled
-            losses = passes.run(problem, weights, gradients, schedule, tolerance)
+            losses = weights.new_empty(len(lengths.frames))
+            for part in sampled.parts(inputs, lengths, options.blank):
+                own = None if gradients is None else gradients.part(part.first, part.stop, part.inputs.weight.shape[0])
+                here = slice(part.first, part.stop)
+                problem = problem_of(part.inputs, part.lengths, options._replace(blank=part.blank))
+                losses[here] = passes(problem, weights[here], own, options, gathered=True)
+                if gradients is not None and own is not None:
+                    sampled.add_part(gradients, own, part.classes)
     if gradients is not None:
         if scale != 1.0:
             gradients.scale_(1.0 / scale)
         gradients.poison_(unusable, lengths)
     return losses, gradients
+
+
+def passes(
+    problem: Problem, weights: Tensor, gradients: Gradients | None, options: Options, *, gathered: bool = False
+) -> Tensor:
+    """Losses (B,) by the method that the options ask for; `gathered` if the weight is a copy made for this call."""
+    lengths = problem.lengths
+    sizes = Sizes(
+        lengths.frames, lengths.labels, problem.weight.shape[0], problem.weight.shape[1], problem.compute.itemsize,
+        problem.real.itemsize, gradients is not None, torch.get_num_threads() if problem.device.type == "cpu" else 1, gathered,
+    )  # fmt: skip
+    budget, default = options.memory_budget or None, default_budget(problem.device)
+    tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance
+    schedule = schedule_of(options.method, sizes, budget, default, problem.encoder_out.shape[1], problem.predictor_out.shape[1])
+    if schedule.method == "batched":
+        return batched.run(problem, weights, gradients, schedule.block_nodes)
+    if schedule.method == "samplewise":
+        return samplewise.run(problem, weights, gradients, schedule)
+    method = guided if schedule.method == "guided" else tiled
+    return method.run(problem, weights, gradients, schedule, tolerance)
 
 
 def default_tolerance(compute: torch.dtype) -> float:
@@ -89,19 +120,12 @@ def default_tolerance(compute: torch.dtype) -> float:
     return eps if compute.itemsize >= 4 else eps / 16
 
 
-def _problem(inputs: Sequence[Tensor | None], options: Options) -> Problem:
-    encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths = inputs
-    assert encoder_out is not None and predictor_out is not None and weight is not None and targets is not None
-    assert encoder_lengths is not None and target_lengths is not None
-    lengths = check_values(
-        targets, encoder_lengths, target_lengths, frames=encoder_out.shape[1], tokens=predictor_out.shape[1],
-        classes=weight.shape[0], blank=options.blank,
-    )  # fmt: skip
-    real = real_dtype(options.compute_dtype)
+def problem_of(inputs: Inputs, lengths: Lengths, options: Options) -> Problem:
+    weight, bias, real = inputs.weight, inputs.bias, real_dtype(options.compute_dtype)
     bias = torch.zeros(weight.shape[0], dtype=real, device=weight.device) if bias is None else bias
     return Problem(
-        encoder_out.detach(), predictor_out.detach(), weight.detach().to(options.compute_dtype).contiguous(),
-        bias.detach().to(real).contiguous(), targets.to(device=weight.device, dtype=torch.int64), lengths, options.blank,
+        inputs.encoder_out.detach(), inputs.predictor_out.detach(), weight.detach().to(options.compute_dtype).contiguous(),
+        bias.detach().to(real).contiguous(), inputs.targets.to(device=weight.device, dtype=torch.int64), lengths, options.blank,
         options.activation, backend_for(weight.device),
     )  # fmt: skip
 
@@ -127,10 +151,9 @@ def _outputs(gradients: Gradients | None, inputs: Sequence[Tensor | None], wante
 )
 def transducer_sum(*arguments):
     """(sum_b loss_weights[b] loss[b], losses (B,), d_encoder_out, d_predictor_out, d_weight, d_bias)."""
-    inputs, weights, wanted, options = (
-        arguments[:INPUTS],
-        arguments[INPUTS],
-        arguments[INPUTS + 1],
+    inputs, (weights, wanted), options = (
+        Inputs(*arguments[:INPUTS]),
+        arguments[INPUTS : INPUTS + 2],
         Options(*arguments[INPUTS + 2 :]),
     )
     losses, gradients = run(inputs, weights, wanted, options)
@@ -185,8 +208,8 @@ transducer_sum.register_autograd(_sum_backward, setup_context=_sum_setup)
 )
 def transducer_each(*arguments):
     """Losses (B,)."""
-    inputs, options = arguments[:INPUTS], Options(*arguments[INPUTS + 1 :])
-    losses, _ = run(inputs, torch.ones(inputs[0].shape[0]), 0, options)
+    inputs, options = Inputs(*arguments[:INPUTS]), Options(*arguments[INPUTS + 1 :])
+    losses, _ = run(inputs, torch.ones(inputs.encoder_out.shape[0]), 0, options)
     return finish_nonfinite(losses, options.on_nonfinite).to(real_dtype(options.compute_dtype))
 
 
@@ -197,21 +220,20 @@ def _(*arguments):
 
 
 def _each_setup(ctx, inputs, output):
-    ctx.bias_at = inputs[3] is not None
+    ctx.given = [tensor is not None for tensor in inputs[:INPUTS]]
     ctx.save_for_backward(*(tensor for tensor in inputs[:INPUTS] if tensor is not None))
     ctx.wanted, ctx.options = inputs[INPUTS], inputs[INPUTS + 1 :]
 
 
 def _each_backward(ctx, upstream):
     once(ctx)
-    inputs = list(ctx.saved_tensors)
-    if not ctx.bias_at:
-        inputs.insert(3, None)
+    saved = iter(ctx.saved_tensors)
+    inputs = [next(saved) if given else None for given in ctx.given]
     found = transducer_sum(*inputs, upstream, ctx.wanted, *ctx.options)[2:]
     gradients: list[Tensor | None] = [None] * (INPUTS + 1 + len(Options._fields))
     for i, (bit, gradient) in enumerate(zip(WANTED, found, strict=True)):
         if ctx.wanted & bit:
-            gradients[i] = gradient.to(inputs[i].dtype)
+            gradients[i] = gradient.to(inputs[i].dtype)  # type: ignore[union-attr]
     return tuple(gradients)
 
 

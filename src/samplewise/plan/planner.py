@@ -32,6 +32,7 @@ class Sizes:
     real_bytes: int
     gradient: bool
     threads: int = 1
+    gathered: bool = False  # the weight's rows are copied, and its gradient goes on from a sum of its own: sampled softmax
 
     @property
     def nodes(self) -> list[int]:
@@ -73,7 +74,7 @@ def alpha_bytes(frames: int, labels: int) -> int:
 def fixed_bytes(sizes: Sizes) -> int:
     """What does not depend on the batch: the weight in the compute dtype, sums in the real one, lattice and select a thread."""
     low_precision = sizes.compute_bytes < sizes.real_bytes
-    weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision else 0
+    weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision or sizes.gathered else 0
     lattice = max(map(alpha_bytes, sizes.frames, sizes.labels)) * sizes.threads
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
     by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0

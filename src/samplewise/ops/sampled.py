@@ -1,0 +1,73 @@
+"""Sampled softmax: the loss over a few classes, as parts of a batch that share them. Source: arXiv 2203.16868.
+
+A part is one utterance with classes of its own, or the whole batch. It is an ordinary problem with the rows W[S] and b[S], and
+with labels that are positions in S; what its gradients add up to goes back to the rows of the whole weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from samplewise.checks import Lengths
+from samplewise.errors import TransducerError
+from samplewise.ops.problem import Gradients, Inputs, real_dtype
+
+
+@dataclass(frozen=True)
+class Part:
+    """Utterances first..stop-1 over their classes (S,): tensors, lengths, and the blank's position in them."""
+
+    first: int
+    stop: int
+    inputs: Inputs
+    lengths: Lengths
+    classes: Tensor
+    blank: int
+
+
+def parts(inputs: Inputs, lengths: Lengths, blank: int) -> Iterator[Part]:
+    """The parts of a batch, one at a time. Labels are known to be classes of the whole vocabulary; blank is 0..V-1."""
+    weight, bias = inputs.weight.detach(), inputs.bias
+    assert inputs.classes is not None and inputs.class_bias is not None
+    rows, corrections = inputs.classes.cpu(), inputs.class_bias
+    targets = inputs.targets.cpu().long()
+    together = rows.shape[0] == 1
+    for b in range(1 if together else len(lengths.frames)):
+        first, stop = (0, len(lengths.frames)) if together else (b, b + 1)
+        classes = rows[b][rows[b] >= 0]  # (S,)
+        here, some = slice(first, stop), Lengths(lengths.frames[first:stop], lengths.labels[first:stop])
+        columns = positions(classes, targets[here], some.labels, first)
+        on_device = classes.to(weight.device, non_blocking=True)
+        own_bias = corrections[b, : classes.numel()].to(device=weight.device, dtype=real_dtype(weight.dtype))
+        if bias is not None:
+            own_bias = own_bias + bias.detach().index_select(0, on_device)
+        part = inputs._replace(
+            encoder_out=inputs.encoder_out[here], predictor_out=inputs.predictor_out[here],
+            weight=weight.index_select(0, on_device), bias=own_bias, targets=columns,
+        )  # fmt: skip
+        yield Part(first, stop, part, some, on_device, int(torch.searchsorted(classes, blank)))
+
+
+def positions(classes: Tensor, targets: Tensor, lengths: list[int], first: int) -> Tensor:
+    """Where the targets (G, U) are among the ascending classes (S,); 0 beyond the lengths."""
+    columns = torch.searchsorted(classes, targets).clamp_(max=classes.numel() - 1)
+    used = torch.arange(targets.shape[1])[None] < torch.tensor(lengths)[:, None]
+    missing = used & (classes[columns] != targets)
+    if bool(missing.any()):
+        g, u = missing.nonzero()[0].tolist()
+        raise TransducerError(
+            f"targets[{first + g}, {u}] is {int(targets[g, u])}, which is not among the {classes.numel()} classes of the "
+            "sampled vocabulary: sample it from the targets that the loss is given"
+        )
+    return columns.masked_fill_(~used, 0)
+
+
+def add_part(total: Gradients, part: Gradients, classes: Tensor) -> None:
+    """The part's gradients of W[S] and b[S] to the rows of the whole weight. The encodings' are there already."""
+    if total.weight is not None and part.weight is not None:
+        total.weight.index_add_(0, classes, part.weight)
+    total.bias.index_add_(0, classes, part.bias)
