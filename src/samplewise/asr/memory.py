@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from samplewise import Joiner
+from samplewise import Joiner, sample_vocabulary
 
 FLOAT_BYTES = 4
 TIMEOUT = 300  # seconds
@@ -31,7 +31,7 @@ COPIES, SMALL = 6, 2 * 2**30  # of logits and encodings in the batched method; b
 
 @dataclass(frozen=True)
 class LossStep:
-    """The shapes and options of one call of `Joiner.loss`."""
+    """The shapes and options of one call of `Joiner.loss`; `sampling` is size and scope of sampled classes, if any are."""
 
     encoder_lengths: list[int]
     target_lengths: list[int]
@@ -42,6 +42,7 @@ class LossStep:
     activation: str
     method: str
     memory_budget: int | str | None
+    sampling: tuple[int, str] | None = None
 
     @property
     def padded_nodes(self) -> int:
@@ -68,7 +69,8 @@ def measure(step: LossStep) -> dict[str, Any]:
     """
     peak, how = run(step)
     small = COPIES * (step.logits_bytes + step.joint_bytes) <= SMALL
-    batched, _ = run(replace(step, method="batched", memory_budget=None)) if small and peak is not None else (None, "")
+    ordinary = replace(step, method="batched", memory_budget=None, sampling=None)
+    batched, _ = run(ordinary) if small and peak is not None else (None, "")
     return {
         "peak_bytes": peak,
         "measured_as": how,
@@ -118,7 +120,13 @@ def main(text: str) -> None:
         joiner.zero_grad(set_to_none=True)
         inputs = random_inputs(step, *lengths, device=device)
         start = begin(device)
-        loss = joiner.loss(*inputs, blank=0, reduction="mean", method=step.method, memory_budget=step.memory_budget)
+        vocabulary = None
+        if step.sampling is not None:
+            size, scope = step.sampling
+            vocabulary = sample_vocabulary(inputs[2], inputs[4], step.vocab_size, size, blank=0, scope=scope)
+        loss = joiner.loss(
+            *inputs, blank=0, reduction="mean", method=step.method, memory_budget=step.memory_budget, vocabulary=vocabulary
+        )
         loss.backward()
         peak, how = end(device)
         del inputs, loss

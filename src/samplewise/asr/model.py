@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from samplewise import Joiner
+from samplewise import Joiner, SampledVocabulary, sample_vocabulary
 from samplewise.asr.augment import SpecAugment
 from samplewise.asr.conformer import ConformerEncoder
 from samplewise.asr.encoder import Encoder
@@ -119,11 +119,18 @@ class Transducer(nn.Module):
         recipe: sizes, and how the loss is computed.
         dim: number of features of a frame.
         vocab_size: number of classes, blank included.
+
+    Attributes:
+        class_counts: how often each class (V,) occurs in the training texts; needed to sample by it.
     """
+
+    class_counts: Tensor | None
 
     def __init__(self, recipe: Recipe, dim: int, vocab_size: int):
         super().__init__()
         self.options = recipe.loss
+        self.sampling = recipe.sampling
+        self.vocab_size = vocab_size
         self.augment = SpecAugment(recipe.augment) if recipe.augment is not None else None
         self.ctc = recipe.ctc
         self.encoder: Encoder = ENCODERS[recipe.encoder.kind](dim, recipe.encoder)
@@ -137,11 +144,20 @@ class Transducer(nn.Module):
                 f"ctc.layers: {list(self.ctc.layers)} must be intermediate layers of the encoder, which gives "
                 + (f"1 to {self.encoder.depth - 1}" if self.encoder.depth > 1 else "none")
             )
+        self.register_buffer("class_counts", None, persistent=False)
 
-    def forward(self, features: Tensor, feature_lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> dict[str, Tensor]:
+    def forward(
+        self,
+        features: Tensor,
+        feature_lengths: Tensor,
+        targets: Tensor,
+        target_lengths: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
         """Losses of a batch by name: features (B, F, M), feature_lengths (B,), targets (B, U), target_lengths (B,).
 
-        `loss` is what is minimised; `transducer` and `ctc`, that of the CTC head, are its parts.
+        `loss` is what is minimised; of its parts `transducer` is over all classes, `sampled` over sampled ones, and `ctc`
+        that of the CTC head. Classes are sampled in training mode only, drawn with `generator`.
         """
         if self.augment is not None:
             features = self.augment(features, feature_lengths)
@@ -153,6 +169,9 @@ class Transducer(nn.Module):
         log_probs = None
         if self.ctc_head is not None:
             log_probs = self.ctc_head(layers[-1]).float().log_softmax(dim=-1)  # (B, T, V)
+        vocabulary = None
+        if self.sampling is not None and self.training:
+            vocabulary = self._sample(targets, target_lengths, log_probs, encoder_lengths, generator)
         transducer = self.joiner.loss(
             layers[-1],
             self.predictor(targets),  # (B, U+1, P)
@@ -163,8 +182,9 @@ class Transducer(nn.Module):
             reduction="mean",
             method=self.options.method,
             memory_budget=self.options.memory_budget,
+            vocabulary=vocabulary,
         )
-        losses = {"loss": transducer, "transducer": transducer.detach()}
+        losses = {"loss": transducer, "transducer" if vocabulary is None else "sampled": transducer.detach()}
         if log_probs is not None:
             ctc = self._ctc(log_probs, layers, targets, encoder_lengths, target_lengths)
             losses["loss"] = transducer + self.ctc.weight * ctc
@@ -183,6 +203,31 @@ class Transducer(nn.Module):
         between = torch.stack([ctc_loss(each, targets, encoder_lengths, target_lengths) for each in inner]).mean()
         share = self.ctc.intermediate_weight
         return (1 - share) * last + share * between
+
+    def _sample(
+        self,
+        targets: Tensor,
+        target_lengths: Tensor,
+        log_probs: Tensor | None,
+        encoder_lengths: Tensor,
+        generator: torch.Generator | None,
+    ) -> SampledVocabulary:
+        """The classes of this batch's loss."""
+        assert self.sampling is not None
+        by_ctc = self.sampling.negatives == "ctc" and log_probs is not None
+        return sample_vocabulary(
+            targets,
+            target_lengths,
+            self.vocab_size,
+            self.sampling.size,
+            blank=BLANK,
+            scope=self.sampling.scope,
+            ctc_log_probs=log_probs.detach() if by_ctc and log_probs is not None else None,
+            ctc_lengths=encoder_lengths if by_ctc else None,
+            weights=self.class_counts if self.sampling.negatives == "unigram" else None,
+            correction=self.sampling.correction,
+            generator=generator,
+        )
 
 
 def ctc_loss(log_probs: Tensor, targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor) -> Tensor:

@@ -1,11 +1,15 @@
-"""What a recipe minimises: the transducer loss and auxiliary CTC losses, of intermediate layers too (arXiv 2102.03216)."""
+"""What a recipe minimises: the transducer loss, full or over sampled classes, and auxiliary CTC losses.
+
+Sampled softmax for transducers, its form for minibatches, and sampling by a CTC head: arXiv 2203.16868. CTC losses of
+intermediate encoder layers: arXiv 2102.03216.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from samplewise.asr.typed import at_least_zero
+from samplewise.asr.typed import at_least_zero, positive
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class LossOptions:
 
 @dataclass(frozen=True)
 class CTCOptions:
-    """Auxiliary CTC losses of one linear head on the encoder.
+    """Auxiliary CTC losses of one linear head on the encoder, which may also say which classes to sample.
 
     loss = transducer + weight * ((1 - s) * CTC(last layer) + s * mean over `layers` of CTC(layer)),
     s = intermediate_weight if `layers` names any, else 0 (arXiv 2102.03216, eq. 12 and 13).
@@ -49,3 +53,24 @@ class CTCOptions:
             raise ValueError(f"intermediate_weight must be between 0 and 1, got {self.intermediate_weight}")
         if self.layers and self.weight == 0:
             raise ValueError(f"layers {list(self.layers)} get no CTC loss, for weight is 0")
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """Training on a transducer loss over sampled classes, `samplewise.sample_vocabulary`; evaluation is never sampled.
+
+    Attributes:
+        size: classes in all: blank, the labels, and as many others as are left.
+        scope: every utterance its own classes, or the batch one set.
+        negatives: where the others come from: all alike; the CTC head's posterior summed over frames; or the classes'
+            frequency in the training texts.
+        correction: `logq` makes up for classes being drawn more or less often; null is the paper's form.
+    """
+
+    size: int
+    scope: Literal["utterance", "batch"] = "utterance"
+    negatives: Literal["uniform", "ctc", "unigram"] = "ctc"
+    correction: Literal["logq"] | None = None
+
+    def __post_init__(self) -> None:
+        positive(size=self.size)

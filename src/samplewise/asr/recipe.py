@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
-from samplewise.asr.objective import CTCOptions, LossOptions
+from samplewise.asr.objective import CTCOptions, LossOptions, SamplingOptions
 from samplewise.asr.options import ConformerOptions, SentencePieceOptions, SpecAugmentOptions
 from samplewise.asr.problems import UserError
 from samplewise.asr.typed import at_least_zero, build, plain, positive, set_key, share, suggest
@@ -234,11 +234,14 @@ class Recipe:
     joiner: JoinerOptions = field(default_factory=JoinerOptions)
     loss: LossOptions = field(default_factory=LossOptions)
     ctc: CTCOptions = field(default_factory=CTCOptions)
+    sampling: SamplingOptions | None = None
     training: TrainingOptions = field(default_factory=TrainingOptions)
     decoding: DecodingOptions = field(default_factory=DecodingOptions)
 
     def __post_init__(self) -> None:
         at_least_zero(seed=self.seed)
+        if self.sampling is not None and self.sampling.negatives == "ctc" and self.ctc.weight == 0:
+            raise ValueError("sampling.negatives is ctc, but with ctc.weight 0 there is no CTC head to sample by")
         if not self.name or any(sign in self.name for sign in "/\\ "):
             raise ValueError(f"name names a directory: no spaces and no slashes, got {self.name!r}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+import torch
+
 from samplewise.asr.options import SentencePieceOptions
 from samplewise.asr.pieces import PieceTokenizer, learn_pieces
 from samplewise.asr.problems import UserError
@@ -73,6 +75,17 @@ def make_tokenizer(options: CharactersOptions | SentencePieceOptions, texts: Ite
     elif options.lowercase and characters != characters.lower():
         raise UserError("tokenizer.characters has upper-case letters, but tokenizer.lowercase is true")
     return CharacterTokenizer(characters, options.lowercase)
+
+
+def class_counts(tokenizer: Tokenizer, texts: Iterable[str]) -> torch.Tensor:
+    """How often each class (V,) occurs in texts; those that hold something outside of the vocabulary do not count."""
+    counts = torch.zeros(tokenizer.size, dtype=torch.float64)
+    for text in texts:
+        try:
+            counts += torch.bincount(torch.tensor(tokenizer.encode(text), dtype=torch.int64), minlength=tokenizer.size)
+        except OutOfVocabularyError:
+            continue
+    return counts
 
 
 def tokenizer_from_plain(values: dict[str, Any]) -> Tokenizer:

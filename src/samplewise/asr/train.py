@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 
+from samplewise.asr import meters
 from samplewise.asr.checkpoint import (
     RUN_FILE,
     Run,
@@ -31,7 +32,7 @@ from samplewise.asr.model import Transducer
 from samplewise.asr.problems import BadDataLog, UserError
 from samplewise.asr.recipe import Recipe, recipe_to_plain
 from samplewise.asr.results import RESULTS_FILE, command_line, commit, machine, versions
-from samplewise.asr.tokenizer import Tokenizer, make_tokenizer
+from samplewise.asr.tokenizer import Tokenizer, class_counts, make_tokenizer
 from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement
 from samplewise.asr.typed import difference
 
@@ -78,6 +79,8 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
     if main:
         keep_or_check(run, directory, say)
     model, _ = run.make_model()
+    if recipe.sampling is not None and recipe.sampling.negatives == "unigram":
+        model.class_counts = class_counts(run.tokenizer, corpora.train.texts())
     prepare = make_preparation(run, model, features)
     valid, test = (usable(corpus, prepare, bad) for corpus in (corpora.valid, corpora.test))
     examples = TrainingExamples(corpora.train, prepare, bad)
@@ -201,6 +204,8 @@ def finish(
         "classes": run.tokenizer.size,
         "steps": trainer.state.global_step,
         "training_seconds": round(trainer.progress.seconds, 1),
+        "training_cpu_seconds": round(trainer.progress.cpu_seconds, 1),
+        **meters.summary(trainer.state.log_history),
         "training_log": trainer.state.log_history,
     }
     evaluation = None
@@ -235,15 +240,16 @@ def loss_step(trainer: TransducerTrainer, model: Transducer) -> LossStep:
         activation=recipe.joiner.activation,
         method=recipe.loss.method,
         memory_budget=recipe.loss.memory_budget,
+        sampling=None if recipe.sampling is None else (recipe.sampling.size, recipe.sampling.scope),
     )
 
 
 def summary(results: dict[str, Any], evaluation: Evaluation | None, bad: BadDataLog) -> list[str]:
     """What came out, in a few lines."""
     lines = [f"trained {results['steps']} steps in {results['training_seconds']:.0f} s"]
-    losses = [line for line in results["training_log"] if "transducer_nats_per_label" in line]
-    if losses:
-        lines.append(f"training loss: {losses[-1]['transducer_nats_per_label']:.4f} nats per label (transducer)")
+    for name, over in (("transducer", "transducer"), ("sampled", "transducer over sampled classes")):
+        if losses := [line[key] for line in results["training_log"] if (key := f"{name}_nats_per_label") in line]:
+            lines.append(f"training loss: {losses[-1]:.4f} nats per label ({over})")
     if evaluation is not None:
         lines.append(f"test loss: {evaluation.nats_per_label:.4f} nats per label (transducer)")
         lines.append(f"test {evaluation.errors}")

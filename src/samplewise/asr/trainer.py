@@ -23,6 +23,7 @@ from samplewise.asr.checkpoint import Run
 from samplewise.asr.decode import greedy
 from samplewise.asr.evaluate import count_errors
 from samplewise.asr.examples import Batch, EvaluationExamples, Stream, TrainingExamples, collate
+from samplewise.asr.meters import StepTimes, peak_bytes
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import Recipe
@@ -30,6 +31,8 @@ from samplewise.asr.recipe import Recipe
 INPUTS = ("features", "feature_lengths", "targets", "target_lengths")
 PADDING = -100  # what the Trainer pads predictions and labels with
 LOG_FILE = "log.jsonl"
+LOSSES = ("transducer", "sampled", "ctc")  # parts of the loss, each logged per label under its own name
+CLASSES = 4  # the stream of random numbers that sampled classes are drawn from, beside those of corpus.py and examples.py
 
 
 class TransducerTrainer(transformers.Trainer):
@@ -56,12 +59,15 @@ class TransducerTrainer(transformers.Trainer):
         self.progress = progress
         self.examples = examples
         self.sums: dict[str, float] = {}  # since the last line of the log
+        self.eval_sums: dict[str, float] = {}
+        self.times = StepTimes()
+        self.batch = (-1, 0)  # step, and which of its batches
         super().__init__(
             model=model,
             args=training_arguments(run.recipe, directory, evaluate=valid is not None),
             data_collator=collate,
             compute_metrics=self.error_rate,
-            callbacks=[progress, RunFiles(run, directory)],
+            callbacks=[progress, self.times, RunFiles(run, directory)],
             train_dataset=examples,
             eval_dataset=valid,
         )
@@ -78,40 +84,55 @@ class TransducerTrainer(transformers.Trainer):
         )
 
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        losses = model(**{name: inputs[name] for name in INPUTS})
+        generator = self._class_generator() if model.training and self.recipe.sampling is not None else None
+        losses = model(**{name: inputs[name] for name in INPUTS}, generator=generator)
         if not torch.isfinite(losses["loss"]):
             raise UserError(
                 f"the loss of step {self.state.global_step + 1} is {losses['loss'].item()}; its utterances:\n  "
                 + "\n  ".join(inputs["keys"])
             )
+        self._count(losses, inputs, self.sums if model.training else self.eval_sums)
         if model.training:
-            self._count(losses, inputs)
+            frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
+            self.progress.saw(frames, inputs["target_lengths"].tolist())
         return (losses["loss"], losses) if return_outputs else losses["loss"]
 
-    def _count(self, losses: dict[str, torch.Tensor], inputs: Batch) -> None:
+    def _class_generator(self) -> torch.Generator:
+        """What the classes of the next batch are drawn with: its state follows from the seed, the process and the step, so
+        the step that a checkpoint tells is all of it that has to be kept."""
+        step = self.state.global_step
+        self.batch = (step, self.batch[1] + 1 if self.batch[0] == step else 0)
+        state = np.random.SeedSequence((self.recipe.seed, CLASSES, self.args.process_index, *self.batch)).generate_state(2)
+        return torch.Generator().manual_seed(int(state[0]) << 32 | int(state[1]))
+
+    def _count(self, losses: dict[str, torch.Tensor], inputs: Batch, sums: dict[str, float]) -> None:
         utterances = len(inputs["keys"])
-        amounts = {name: float(value) * utterances for name, value in losses.items() if name != "loss"}
+        amounts = {name: float(losses[name]) * utterances for name in LOSSES if name in losses}
         amounts["labels"] = float(inputs["target_lengths"].sum())
-        amounts["utterances"] = float(utterances)
         for name, amount in amounts.items():
-            self.sums[name] = self.sums.get(name, 0.0) + amount
-        frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
-        self.progress.saw(frames, inputs["target_lengths"].tolist())
+            sums[name] = sums.get(name, 0.0) + amount
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Beside the Trainer's `loss`: the transducer's and the CTC's loss per label (nats), over all processes."""
+        """Beside the Trainer's `loss`: its parts per label (nats), over all processes; what the steps took."""
         if "loss" in logs and self.sums:
-            names = sorted(self.sums)
-            amounts = torch.tensor([self.sums[name] for name in names], dtype=torch.float64, device=self.args.device)
-            totals = dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
-            for name in ("transducer", "ctc"):
-                if name in totals:
-                    logs[f"{name}_nats_per_label"] = totals[name] / totals["labels"]
+            logs.update(self._per_label(self.sums, ""))
             self.sums = {}
+            logs.update(self.times.take())
+            if (peak := peak_bytes()) is not None:
+                logs["peak_bytes"] = peak
+        if "eval_loss" in logs and self.eval_sums:
+            logs.update(self._per_label(self.eval_sums, "eval_"))
+            self.eval_sums = {}
         training = self.recipe.training  # the Trainer sees the whole run as one epoch; tell of passes over the data
         seen = self.state.global_step * training.batch_size * training.accumulate * self.args.world_size
         self.state.epoch = round(seen / len(self.examples), 4)
         super().log(logs, start_time)
+
+    def _per_label(self, sums: dict[str, float], prefix: str) -> dict[str, float]:
+        names = sorted(sums)
+        amounts = torch.tensor([sums[name] for name in names], dtype=torch.float64, device=self.args.device)
+        totals = dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
+        return {f"{prefix}{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
 
     def prediction_step(
         self, model: Any, inputs: Batch, prediction_loss_only: bool, ignore_keys: Any = None
@@ -178,19 +199,25 @@ def training_arguments(recipe: Recipe, directory: Path, *, evaluate: bool) -> tr
 class Progress(transformers.TrainerCallback, ExportableState):
     """Seconds trained, over all parts of a run, and the batch with the most lattice nodes; saved with the checkpoints.
 
+    `seconds` are the wall's, `cpu_seconds` those of all threads of this process.
+
     Attributes:
         largest: encoder lengths and target lengths of that batch.
     """
 
     def __init__(self) -> None:
-        self.before = 0.0
-        self.started = time.monotonic()
+        self.before = self.cpu_before = 0.0
+        self.started, self.cpu_started = time.monotonic(), time.process_time()
         self.largest: dict[str, list[int]] = {}
         self.nodes = 0
 
     @property
     def seconds(self) -> float:
         return self.before + time.monotonic() - self.started
+
+    @property
+    def cpu_seconds(self) -> float:
+        return self.cpu_before + time.process_time() - self.cpu_started
 
     def saw(self, encoder_lengths: list[int], target_lengths: list[int]) -> None:
         """Remember the batch if its padded lattice is the largest so far."""
@@ -200,13 +227,14 @@ class Progress(transformers.TrainerCallback, ExportableState):
             self.largest = {"encoder_lengths": encoder_lengths, "target_lengths": target_lengths}
 
     def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"before": self.seconds, "largest": self.largest, "nodes": self.nodes}}
+        times = {"before": self.seconds, "cpu_before": self.cpu_seconds}
+        return {"args": {}, "attributes": {**times, "largest": self.largest, "nodes": self.nodes}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         saved = state.stateful_callbacks.get(type(self).__name__, {})
         for name, value in saved.get("attributes", {}).items() if state.global_step else ():
             setattr(self, name, value)
-        self.started = time.monotonic()
+        self.started, self.cpu_started = time.monotonic(), time.process_time()
 
 
 class RunFiles(transformers.TrainerCallback):

@@ -1,0 +1,68 @@
+"""What a step of training takes: seconds, processor seconds, and the process's peak memory."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+
+from samplewise.asr.memory import proc_status
+
+NAMES = ("step_seconds", "step_cpu_seconds")
+
+
+class StepTimes(transformers.TrainerCallback):
+    """Mean seconds of the steps since they were last asked for: forward, backward and update, without preparing the data.
+
+    The first step of a process is left out: it compiles kernels and starts threads.
+    """
+
+    def __init__(self) -> None:
+        self.started: tuple[float, float] | None = None
+        self.first = True
+        self.steps: list[tuple[float, float]] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.started = clocks()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        assert self.started is not None
+        if not self.first:
+            self.steps.append((clocks()[0] - self.started[0], clocks()[1] - self.started[1]))
+        self.first = False
+
+    def take(self) -> dict[str, float]:
+        """`step_seconds` by the wall's clock and `step_cpu_seconds` of all threads of this process; then start anew."""
+        steps, self.steps = self.steps, []
+        means = [statistics.fmean(column) for column in zip(*steps, strict=True)]
+        return dict(zip(NAMES, means, strict=True)) if means else {}
+
+
+def clocks() -> tuple[float, float]:
+    """Seconds by the wall's clock and by the processor's, GPU work included in the first."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.monotonic(), time.process_time()
+
+
+def peak_bytes() -> int | None:
+    """Peak memory so far: allocated on the GPU, or resident in this process; None where the system does not tell."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return proc_status("VmHWM") if sys.platform == "linux" else None
+
+
+def summary(log: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of a run's log: the median of its lines' step times, the highest peak of its parts."""
+    found: dict[str, float] = {}
+    for name in NAMES:
+        if values := [line[name] for line in log if name in line]:
+            found[name] = statistics.median(values)
+    if peaks := [line["peak_bytes"] for line in log if line.get("peak_bytes")]:
+        found["peak_bytes"] = max(peaks)
+    return found
