@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from samplewise.asr.prepare import arguments as preparing
 from samplewise.bench.arguments import add_bench
 from samplewise.plan import arguments as planning
 
@@ -52,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     commands = parser.add_subparsers(metavar="COMMAND")
+    add_prepare(commands)
     add_train(commands)
     add_evaluate(commands)
     add_transcribe(commands)
@@ -70,6 +72,12 @@ def add_command(commands, name: str, run, summary: str, examples: str) -> argpar
     )
     command.set_defaults(run=run)
     return command
+
+
+def add_prepare(commands) -> None:
+    summary = "make manifests of LibriSpeech, AISHELL-1 or the Corpus of Spontaneous Japanese"
+    command = add_command(commands, "prepare", run_prepare, summary, preparing.EXAMPLES)
+    preparing.add_arguments(command)
 
 
 def add_train(commands) -> None:
@@ -120,6 +128,10 @@ def add_transcribe(commands) -> None:
 def add_plan(commands) -> None:
     summary = "say what the loss of a batch would take: method, memory, operations, the largest batch"
     planning.add_arguments(add_command(commands, "plan", planning.run, summary, planning.EXAMPLES))
+
+
+def run_prepare(arguments: argparse.Namespace) -> int:
+    return preparing.run(arguments, say)
 
 
 def run_train(arguments: argparse.Namespace) -> int:
