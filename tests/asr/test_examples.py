@@ -1,10 +1,7 @@
-"""From utterances to batches: what is refused, what stands in for it, and the order of the stream."""
+"""From utterances to batches: what is refused, and what stands in for it."""
 
 from __future__ import annotations
 
-from collections import Counter
-
-import numpy as np
 import pytest
 import torch
 
@@ -13,7 +10,6 @@ from samplewise.asr.examples import (
     EvaluationExamples,
     Example,
     Preparation,
-    Stream,
     TrainingExamples,
     collate,
 )
@@ -111,43 +107,3 @@ def test_collate_pads():
     assert batch["targets"].tolist() == [[1, 2], [3, 0]]
     assert (batch["feature_lengths"].tolist(), batch["target_lengths"].tolist()) == ([3, 5], [2, 1])
     assert batch["keys"] == ["k1", "k2"]
-
-
-def stream(length: int = 60, seed: int = 1, pool: int = 3, corpus=None) -> Stream:
-    return Stream(corpus or Varied(), seed=seed, length=length, group=4, pool=pool)
-
-
-class Varied:
-    """Twenty utterances whose length is their index."""
-
-    def __len__(self):
-        return 20
-
-    def seconds(self, epoch, index):
-        return float(index)
-
-
-@pytest.mark.parametrize("pool", [1, 3, 50])
-@pytest.mark.parametrize("length", [60, 52, 4])
-def test_the_stream_visits_every_utterance_once_an_epoch(pool, length):
-    pairs = list(stream(length, pool=pool))
-    assert len(pairs) == len(stream(length)) == length
-    assert len(set(pairs)) == length
-    counts = Counter(epoch for epoch, _ in pairs)
-    assert counts == {epoch: min(20, length - 20 * epoch) for epoch in range(-(-length // 20))}
-
-
-def test_the_stream_is_the_same_for_the_same_seed_only():
-    assert list(stream()) == list(stream())
-    assert list(stream()) != list(stream(seed=2))
-
-
-def test_groups_of_like_length_stand_together():
-    def spread(pairs) -> float:
-        groups = [pairs[i : i + 4] for i in range(0, len(pairs), 4)]
-        return float(np.mean([max(i for _, i in group) - min(i for _, i in group) for group in groups]))
-
-    pairs = list(stream(pool=5))
-    assert spread(pairs) < 0.5 * spread(list(stream(pool=1)))
-    firsts = [pairs[i][1] for i in range(0, 20, 4)]
-    assert firsts != sorted(firsts), "batches must not come in order of length"

@@ -1,19 +1,18 @@
-"""From a corpus to batches: texts to classes, samples to features, every utterance checked, an endless order of them.
+"""From utterances to batches: texts to classes, samples to features, every utterance checked.
 
-The training data are one stream of (epoch, index) pairs as long as the whole run, so a position in it is a number of
-batches and a run resumes by skipping that many; nothing has to be told the epoch.
+The training data are one stream of (epoch, index) pairs as long as the whole run (batches.py), so a position in it is a
+number of batches and a run resumes by skipping that many; nothing has to be told the epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
 from samplewise.asr.corpus import Corpus, Utterance
 from samplewise.asr.features import Features
@@ -21,7 +20,6 @@ from samplewise.asr.problems import BadDataError, BadDataLog, UserError
 from samplewise.asr.progress import bar
 from samplewise.asr.tokenizer import OutOfVocabularyError, Tokenizer
 
-ORDER = 3  # the stream of random numbers that orders are drawn from, beside those of corpus.py
 Batch = dict[str, Any]
 
 
@@ -112,55 +110,6 @@ class EvaluationExamples(Dataset):
 
 def checked(corpus: Corpus, prepare: Preparation, epoch: int, index: int) -> Example:
     return prepare(corpus.utterance(epoch, index))
-
-
-class Stream(Sampler):
-    """(epoch, index) pairs for the whole training, `length` of them; the same for the same seed.
-
-    Every epoch is a new permutation. Within pools of `pool * group` consecutive utterances those of like length stand
-    together and the groups are shuffled, which saves padding: `group` is the number of utterances of one optimiser
-    step, over all processes.
-    """
-
-    def __init__(self, corpus: Corpus, *, seed: int, length: int, group: int, pool: int):
-        self.corpus = corpus
-        self.seed = seed
-        self.length = length
-        self.group = group
-        self.pool = pool
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        size = self.pool * self.group
-        pending: list[tuple[int, int]] = []
-        given = 0
-        for number, where in enumerate(self._permutations()):
-            pending.append(where)
-            if len(pending) < size and number + 1 < self.length:
-                continue
-            for chosen in self._by_length(pending, number):
-                yield chosen
-                given += 1
-            if given >= self.length:
-                return
-            pending = []
-
-    def _permutations(self) -> Iterator[tuple[int, int]]:
-        epoch = 0
-        while True:
-            rng = np.random.default_rng((self.seed, ORDER, epoch))
-            yield from ((epoch, int(index)) for index in rng.permutation(len(self.corpus)))
-            epoch += 1
-
-    def _by_length(self, pairs: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
-        if self.pool == 1:
-            return pairs
-        pairs = sorted(pairs, key=lambda where: self.corpus.seconds(*where))
-        groups = [pairs[i : i + self.group] for i in range(0, len(pairs), self.group)]
-        order = np.random.default_rng((self.seed, ORDER, 0, number)).permutation(len(groups))
-        return [where for i in order for where in groups[i]]
 
 
 def collate(examples: Sequence[Example]) -> Batch:

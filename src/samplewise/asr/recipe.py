@@ -170,6 +170,8 @@ class TrainingOptions:
     Attributes:
         steps: optimiser steps in all.
         batch_size: utterances of one batch on one process; times `accumulate`, times the processes, in a step.
+        batch_seconds: a batch has as many utterances as fit into so many seconds, padding included, and `batch_size` at
+            most; null: always `batch_size`.
         length_pool: utterances of so many steps are sorted by length to make batches with little padding; 1: unsorted.
         evaluate_every: steps between evaluations on the validation set; 0: never.
         keep: newest checkpoints kept.
@@ -178,6 +180,7 @@ class TrainingOptions:
 
     steps: int = 1000
     batch_size: int = 32
+    batch_seconds: float | None = None
     accumulate: int = 1
     learning_rate: float = 2e-3
     warmup_steps: int = 100
@@ -198,6 +201,10 @@ class TrainingOptions:
         positive(log_every=self.log_every, save_every=self.save_every)
         at_least_zero(warmup_steps=self.warmup_steps, weight_decay=self.weight_decay, workers=self.workers)
         at_least_zero(max_grad_norm=self.max_grad_norm, evaluate_every=self.evaluate_every)
+        if self.batch_seconds is not None:
+            positive(batch_seconds=self.batch_seconds)
+        if self.batch_seconds is not None and self.length_pool == 1:
+            raise ValueError("batch_seconds makes batches of like length, which takes a length_pool of more than 1")
         if self.keep < 2:
             raise ValueError("keep must be at least 2: while one checkpoint is written another has to be whole")
 

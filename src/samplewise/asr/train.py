@@ -164,10 +164,13 @@ def usable(corpus: Corpus | None, prepare: Preparation, bad: BadDataLog) -> Eval
 
 def announcement(run: Run, model: Transducer, corpora: Corpora, trainer: TransducerTrainer) -> str:
     training = run.recipe.training
-    batch = training.batch_size * training.accumulate * trainer.args.world_size
+    batches = training.accumulate * trainer.args.world_size
+    size = f"{training.batch_size * batches} utterances"
+    if training.batch_seconds is not None:
+        size = f"up to {training.batch_seconds * batches:g} s of speech"
     return (
         f"model: {parameters(model):,} parameters, {run.tokenizer.size} classes; "
-        f"training: {training.steps} steps of {batch} utterances on {trainer.args.device.type}, "
+        f"training: {training.steps} steps of {size} on {trainer.args.device.type}, "
         f"{len(corpora.train)} utterances an epoch"
     )
 

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from torch.utils.data import DataLoader
 from transformers.trainer_callback import ExportableState
 
+from samplewise.asr.batches import Batches
 from samplewise.asr.checkpoint import Run
 from samplewise.asr.decode import greedy
 from samplewise.asr.evaluate import count_errors
-from samplewise.asr.examples import Batch, EvaluationExamples, Stream, TrainingExamples, collate
+from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
 from samplewise.asr.meters import StepTimes, peak_bytes
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
@@ -72,16 +74,26 @@ class TransducerTrainer(transformers.Trainer):
             eval_dataset=valid,
         )
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Stream:
+    def get_train_dataloader(self) -> DataLoader:
+        """Batches of the whole training; each process takes its share of every step."""
         training = self.recipe.training
-        step = training.batch_size * training.accumulate * self.args.world_size
-        return Stream(
+        batches = Batches(
             self.examples.corpus,
             seed=self.recipe.seed,
-            length=step * training.steps,
-            group=step,
+            steps=training.steps,
+            batches=training.accumulate * self.args.world_size,
+            size=training.batch_size,
+            seconds=training.batch_seconds,
             pool=training.length_pool,
         )
+        loader = DataLoader(
+            self.examples,
+            batch_sampler=batches,
+            collate_fn=collate,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
 
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
         generator = self._class_generator() if model.training and self.recipe.sampling is not None else None
@@ -123,9 +135,8 @@ class TransducerTrainer(transformers.Trainer):
         if "eval_loss" in logs and self.eval_sums:
             logs.update(self._per_label(self.eval_sums, "eval_"))
             self.eval_sums = {}
-        training = self.recipe.training  # the Trainer sees the whole run as one epoch; tell of passes over the data
-        seen = self.state.global_step * training.batch_size * training.accumulate * self.args.world_size
-        self.state.epoch = round(seen / len(self.examples), 4)
+        seen = self.progress.utterances * self.args.world_size
+        self.state.epoch = round(seen / len(self.examples), 4)  # to the Trainer the whole run is one epoch
         super().log(logs, start_time)
 
     def _per_label(self, sums: dict[str, float], prefix: str) -> dict[str, float]:
@@ -197,11 +208,13 @@ def training_arguments(recipe: Recipe, directory: Path, *, evaluate: bool) -> tr
 
 
 class Progress(transformers.TrainerCallback, ExportableState):
-    """Seconds trained, over all parts of a run, and the batch with the most lattice nodes; saved with the checkpoints.
+    """What a run has done over all its parts, and the batch with the most lattice nodes; saved with the checkpoints.
 
     `seconds` are the wall's, `cpu_seconds` those of all threads of this process.
 
     Attributes:
+        seconds: spent in training.
+        utterances: seen by this process.
         largest: encoder lengths and target lengths of that batch.
     """
 
@@ -210,6 +223,7 @@ class Progress(transformers.TrainerCallback, ExportableState):
         self.started, self.cpu_started = time.monotonic(), time.process_time()
         self.largest: dict[str, list[int]] = {}
         self.nodes = 0
+        self.utterances = 0
 
     @property
     def seconds(self) -> float:
@@ -220,15 +234,16 @@ class Progress(transformers.TrainerCallback, ExportableState):
         return self.cpu_before + time.process_time() - self.cpu_started
 
     def saw(self, encoder_lengths: list[int], target_lengths: list[int]) -> None:
-        """Remember the batch if its padded lattice is the largest so far."""
+        """Count the utterances of a batch, and remember it if its padded lattice is the largest so far."""
+        self.utterances += len(encoder_lengths)
         nodes = len(encoder_lengths) * max(encoder_lengths) * (max(target_lengths) + 1)
         if nodes > self.nodes:
             self.nodes = nodes
             self.largest = {"encoder_lengths": encoder_lengths, "target_lengths": target_lengths}
 
     def state(self) -> dict[str, Any]:
-        times = {"before": self.seconds, "cpu_before": self.cpu_seconds}
-        return {"args": {}, "attributes": {**times, "largest": self.largest, "nodes": self.nodes}}
+        kept = {name: getattr(self, name) for name in ("largest", "nodes", "utterances")}
+        return {"args": {}, "attributes": {"before": self.seconds, "cpu_before": self.cpu_seconds, **kept}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         saved = state.stateful_callbacks.get(type(self).__name__, {})

@@ -1,0 +1,112 @@
+"""The order of the training data: every utterance once an epoch, like lengths together, equal batches within a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from samplewise.asr.batches import Batches
+from samplewise.asr.problems import UserError
+
+
+class Varied:
+    """Twenty utterances whose length is their index."""
+
+    def __len__(self):
+        return 20
+
+    def seconds(self, epoch, index):
+        return float(index)
+
+
+class Speech:
+    """Three hundred utterances of half a second to twenty seconds."""
+
+    def __init__(self):
+        self.lengths = np.random.default_rng(0).uniform(0.5, 20.0, size=300)
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def seconds(self, epoch, index):
+        return float(self.lengths[index])
+
+
+def numbered(steps: int = 15, seed: int = 1, pool: int = 3, batches: int = 1) -> Batches:
+    return Batches(Varied(), seed=seed, steps=steps, batches=batches, size=4 // batches, pool=pool)
+
+
+def timed(steps: int, batches: int = 1, seconds: float = 60.0, size: int = 100, seed: int = 1) -> list[list]:
+    """The batches of each step."""
+    found = list(Batches(Speech(), seed=seed, steps=steps, batches=batches, size=size, seconds=seconds, pool=4))
+    assert len(found) == steps * batches
+    return [found[i : i + batches] for i in range(0, len(found), batches)]
+
+
+@pytest.mark.parametrize("pool", [1, 3, 50])
+@pytest.mark.parametrize("steps", [15, 13, 1])
+def test_every_utterance_comes_once_an_epoch(pool, steps):
+    found = list(numbered(steps, pool=pool))
+    assert len(found) == len(numbered(steps)) == steps
+    pairs = list(chain(*found))
+    assert len(set(pairs)) == len(pairs) == 4 * steps
+    counts = Counter(epoch for epoch, _ in pairs)
+    assert counts == {epoch: min(20, len(pairs) - 20 * epoch) for epoch in range(-(-len(pairs) // 20))}
+
+
+def test_the_order_is_the_same_for_the_same_seed_only():
+    assert list(numbered()) == list(numbered())
+    assert list(numbered()) != list(numbered(seed=2))
+    assert timed(20) == timed(20) and timed(20) != timed(20, seed=2)
+
+
+def test_two_processes_take_the_utterances_of_one():
+    alone, shared = list(numbered(batches=1)), list(numbered(batches=2))
+    assert [sorted(batch) for batch in alone] == [sorted(shared[i] + shared[i + 1]) for i in range(0, len(shared), 2)]
+
+
+def test_groups_of_like_length_stand_together():
+    def spread(batches) -> float:
+        return float(np.mean([max(i for _, i in batch) - min(i for _, i in batch) for batch in batches]))
+
+    batches = list(numbered(pool=5))
+    assert spread(batches) < 0.5 * spread(list(numbered(pool=1)))
+    firsts = [batch[0][1] for batch in batches[:5]]
+    assert firsts != sorted(firsts), "batches must not come in order of length"
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_batches_by_seconds_are_full_but_not_more(batches):
+    corpus = Speech()
+    for step in timed(40, batches):
+        sizes = {len(batch) for batch in step}
+        assert len(sizes) == 1, "all batches of a step have the same number of utterances"
+        longest = max(corpus.seconds(*pair) for batch in step for pair in batch)
+        assert sizes.pop() * longest <= 60
+    padded = [max(corpus.seconds(*p) for p in batch) * len(batch) for step in timed(40, batches) for batch in step]
+    spoken = [corpus.seconds(*p) for step in timed(40, batches) for batch in step for p in batch]
+    assert np.mean(padded) > 40, "most of the seconds are used"
+    assert sum(spoken) > 0.8 * sum(padded), "and most of them are speech"
+
+
+@pytest.mark.parametrize("batches", [1, 3, 7])
+def test_batches_by_seconds_leave_nothing_out_and_take_nothing_twice(batches):
+    pairs = list(chain(*chain(*timed(600 // batches, batches))))
+    assert len(set(pairs)) == len(pairs)
+    epochs = max(epoch for epoch, _ in pairs)
+    assert epochs >= 3
+    whole = {(epoch, index) for epoch in range(epochs - 2) for index in range(300)}
+    assert whole <= set(pairs)
+
+
+def test_the_number_of_utterances_is_bounded_and_an_overlong_one_goes_alone():
+    assert max(len(batch) for step in timed(60, size=5) for batch in step) == 5
+    assert all(len(batch) == 1 for step in timed(60, seconds=0.1) for batch in step)
+
+
+def test_unknown_lengths_are_told():
+    with pytest.raises(UserError, match=r"training\.batch_seconds needs the length"):
+        list(Batches(Varied(), seed=1, steps=9, batches=1, size=4, seconds=9.0))
