@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from samplewise.asr.corpus import (
     TEST,
@@ -17,13 +17,23 @@ from samplewise.asr.corpus import (
     DigitStrings,
     Entry,
     ManifestCorpus,
-    read_manifest,
+    parse_entry,
+    read_entries,
     split_recordings,
 )
+from samplewise.asr.feature_files import FeatureCorpus, FeatureEntry, parse_feature_entry
 from samplewise.asr.problems import BadDataLog, UserError
-from samplewise.asr.recipe import DigitStringsOptions, ManifestOptions, Recipe, SubsetOptions
+from samplewise.asr.recipe import (
+    DigitStringsOptions,
+    FeatureFilesOptions,
+    ManifestOptions,
+    Recipe,
+    StoredOptions,
+    SubsetOptions,
+)
 from samplewise.asr.sources import DigitSource, find_digits
 
+E = TypeVar("E")
 Say = Callable[[str], None]
 
 
@@ -49,6 +59,8 @@ def make_corpora(recipe: Recipe, data: str | None, sample_rate: int, bad: BadDat
     """
     if isinstance(recipe.data, DigitStringsOptions):
         return digit_corpora(recipe, recipe.data, find_digits(data, sample_rate, bad, say), sample_rate)
+    if isinstance(recipe.data, FeatureFilesOptions):
+        return feature_corpora(recipe, recipe.data, data, bad, say)
     return manifest_corpora(recipe.data, data, sample_rate, bad, say)
 
 
@@ -77,21 +89,63 @@ def digit_test(recipe: Recipe, data: str | None, sample_rate: int, bad: BadDataL
 
 
 def manifest_corpora(options: ManifestOptions, data: str | None, sample_rate: int, bad: BadDataLog, say: Say) -> Corpora:
+    root = data_directory(options, data)
+    found = read_subsets(options, root, bad, say, parse_entry)
+    made = {name: ManifestCorpus(entries, sample_rate) for name, entries in found.items()}
+    return Corpora(made["train"], made.get("valid"), made.get("test"), describe("manifest", root, found))
+
+
+def feature_corpora(recipe: Recipe, options: FeatureFilesOptions, data: str | None, bad: BadDataLog, say: Say) -> Corpora:
+    root = data_directory(options, data)
+    found = read_subsets(options, root, bad, say, parse_feature_entry)
+    dim = stored_dim(recipe)
+    made = {
+        name: FeatureCorpus(entries, dim, train=name == "train", speed=options.speed, seed=recipe.seed)
+        for name, entries in found.items()
+    }
+    return Corpora(made["train"], made.get("valid"), made.get("test"), describe("feature_files", root, found))
+
+
+def stored_dim(recipe: Recipe) -> int:
+    """Features of a stored frame."""
+    assert isinstance(recipe.features, StoredOptions), "the recipe has been checked"
+    return recipe.features.dim
+
+
+def data_directory(options: ManifestOptions | FeatureFilesOptions, data: str | None) -> Path:
     root = Path(data if data is not None else options.root)
     if not root.is_dir():
         raise UserError(f"no data directory {root}; give the right one with --data")
-    found: dict[str, list[Entry]] = {}
+    return root
+
+
+def read_subsets(
+    options: ManifestOptions | FeatureFilesOptions,
+    root: Path,
+    bad: BadDataLog,
+    say: Say,
+    parse: Callable[[str, Path, str, str | None], E | None],
+) -> dict[str, list[E]]:
+    """The entries of the subsets that the recipe names."""
+    found = {}
     for name in ("train", "valid", "test"):
         subset: SubsetOptions | None = getattr(options, name)
         if subset is not None:
-            found[name] = read_manifest(root / subset.manifest, bad, subset.split)
+            found[name] = read_entries(root / subset.manifest, bad, subset.split, parse)
             say(f"data: {len(found[name])} utterances to {name} on in {root / subset.manifest}")
-    made = {name: ManifestCorpus(entries, sample_rate) for name, entries in found.items()}
-    lines = [f"{name} {os.path.relpath(e.path, root)} {e.text}" for name, entries in found.items() for e in entries]
-    description = {
-        "kind": "manifest",
+    return found
+
+
+def describe(kind: str, root: Path, found: Mapping[str, Sequence[Entry | FeatureEntry]]) -> dict[str, Any]:
+    """What results and resumed runs are told of the data."""
+    lines = [f"{name} {os.path.relpath(where(e), root)} {e.text}" for name, entries in found.items() for e in entries]
+    return {
+        "kind": kind,
         "source": root.name,
         "utterances": {name: len(entries) for name, entries in found.items()},
         "fingerprint": hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16],
     }
-    return Corpora(made["train"], made.get("valid"), made.get("test"), description)
+
+
+def where(entry: Entry | FeatureEntry) -> str:
+    return str(entry.path) if isinstance(entry, Entry) else f"{entry.path}:{entry.array}"

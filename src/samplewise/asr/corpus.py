@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError
 from samplewise.asr.progress import bar
 from samplewise.asr.recipe import DigitStringsOptions
 
+E = TypeVar("E")
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TRAIN, VALID, TEST = 0, 1, 2  # also the streams of random numbers: the same seed gives each its own
 FIXED_SEED = 2026  # of validation and test strings, which do not change with the recipe's seed
@@ -28,7 +29,7 @@ VALID_RECORDINGS = 2  # of each digit and speaker, kept from training when there
 
 @dataclass(frozen=True)
 class Utterance:
-    """Samples (S,) float32 at the corpus' rate, what is said in them, and where they come from."""
+    """Samples (S,) float32 at the corpus' rate, or stored features (F, M); what is said, and where they come from."""
 
     samples: np.ndarray
     text: str
@@ -234,18 +235,25 @@ def read_manifest(path: str | Path, bad: BadDataLog, split: str | None = None) -
     Raises:
         UserError: no such manifest, or nothing usable in it.
     """
+    return read_entries(path, bad, split, parse_entry)
+
+
+def read_entries(
+    path: str | Path, bad: BadDataLog, split: str | None, parse: Callable[[str, Path, str, str | None], E | None]
+) -> list[E]:
+    """What `parse` makes of the lines of a manifest, each given with the manifest, its place in it, and the split."""
     path = Path(path)
     path = path / "manifest.jsonl" if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"no manifest at {path}; expected a file of JSON lines with audio and text, or its directory")
-    entries = []
+    entries: list[E] = []
     lines = 0
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():
             continue
         lines += 1
         try:
-            entry = parse_entry(line, path, f"{path.name}:{number}", split)
+            entry = parse(line, path, f"{path.name}:{number}", split)
         except BadDataError as error:
             bad.add(error.problem)
             continue

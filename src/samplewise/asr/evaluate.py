@@ -53,7 +53,8 @@ class Evaluation:
     """A model on a corpus.
 
     Attributes:
-        nats_per_label: the transducer loss, summed over the utterances, divided by the number of their labels.
+        nats_per_label: the transducer loss, summed over the utterances, divided by the number of their labels; those with
+            something outside of the vocabulary are left out of it, for no training has said what that costs.
         by_speaker: errors of each speaker, if there are several.
         texts: (key, reference, hypothesis) of every utterance.
     """
@@ -117,14 +118,17 @@ def evaluate(
     batches = list(in_batches(examples.examples, batch_size))
     for batch in bar(batches, "evaluating"):
         inputs = [batch[name].to(device) for name in ("features", "feature_lengths", "targets", "target_lengths")]
-        nats += float(model(*inputs)["transducer"]) * len(batch["keys"])
-        labels += float(batch["target_lengths"].sum())
+        if known := [i for i, within in enumerate(batch["known"]) if within]:
+            chosen = [tensor[known] for tensor in inputs]
+            nats += float(model(*chosen)["transducer"]) * len(known)
+            labels += float(chosen[3].sum())
         hypotheses = [decode(found) for found in greedy(model, inputs[0], inputs[1], max_symbols)]
         texts += list(zip(batch["keys"], batch["texts"], hypotheses, strict=True))
         speakers += batch["speakers"]
     model.train(training)
     errors = errors_of(texts)
-    return Evaluation(errors, nats / labels, per_speaker(texts, speakers), texts, time.monotonic() - started)
+    nats_per_label = nats / labels if labels else float("nan")
+    return Evaluation(errors, nats_per_label, per_speaker(texts, speakers), texts, time.monotonic() - started)
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Batch]:

@@ -32,6 +32,7 @@ class Example:
     key: str
     text: str
     speaker: str
+    known: bool = True  # all of the text is in the vocabulary
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Preparation:
             detail = f"{frames} encoder frames for {len(targets)} labels, at least {needed} needed"
             raise BadDataError(utterance.key, "too few frames", detail)
         text = self.tokenizer.normalise(utterance.text)
-        return Example(features, torch.tensor(targets), utterance.key, text, utterance.speaker)
+        known = self.tokenizer.unknown not in targets
+        return Example(features, torch.tensor(targets), utterance.key, text, utterance.speaker, known)
 
 
 class TrainingExamples(Dataset):
@@ -117,7 +119,7 @@ def collate(examples: Sequence[Example]) -> Batch:
 
     Returns:
         `features` (B, F, M), `feature_lengths` (B,), `targets` (B, U), `target_lengths` (B,), and the lists `keys`,
-        `texts`, `speakers`.
+        `texts`, `speakers`, `known`.
     """
     features = torch.nn.utils.rnn.pad_sequence([example.features for example in examples], batch_first=True)
     targets = torch.nn.utils.rnn.pad_sequence([example.targets for example in examples], batch_first=True)
@@ -129,4 +131,5 @@ def collate(examples: Sequence[Example]) -> Batch:
         "keys": [example.key for example in examples],
         "texts": [example.text for example in examples],
         "speakers": [example.speaker for example in examples],
+        "known": [example.known for example in examples],
     }

@@ -1,21 +1,23 @@
-"""Features of an utterance: log-mel energies by a short-time Fourier transform."""
+"""Features of an utterance: log-mel energies by a short-time Fourier transform, or what is stored, with derivatives."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import torch
 from transformers.audio_utils import mel_filter_bank
 
-from samplewise.asr.recipe import LogMelOptions
+from samplewise.asr.problems import UserError
+from samplewise.asr.recipe import LogMelOptions, StoredOptions
 
 FLOOR = 1e-5  # energy added before the logarithm: digital silence is as faint noise
 
 
 class Features(Protocol):
-    """A feature source: from samples to frames."""
+    """A feature source: from samples, or stored features, to frames."""
 
     dim: int
     sample_rate: int
@@ -72,9 +74,43 @@ def filter_bank(options: LogMelOptions, fft: int) -> torch.Tensor:
     return torch.from_numpy(bank).float()
 
 
-FEATURES = {"log_mel": LogMel}
+class Stored:
+    """Features that were stored, normalised, with their time derivatives (regression over two frames to each side).
+
+    d(t) = sum_{n=1..2} n (c(t+n) - c(t-n)) / 10; the first and the last frame are repeated beyond the ends.
+    """
+
+    sample_rate = 100  # frames a second; audio is never read
+
+    def __init__(self, options: StoredOptions):
+        self.options = options
+        self.dim = options.dim * (1 + options.deltas)
+
+    def __call__(self, samples: np.ndarray) -> torch.Tensor:
+        if samples.ndim != 2:
+            raise UserError("this recogniser was trained on stored features and cannot be given recordings")
+        if not len(samples):
+            return torch.zeros(0, self.dim)
+        orders = [self._normalised(torch.from_numpy(samples))]
+        for _ in range(self.options.deltas):
+            orders.append(derivative(orders[-1]))
+        return torch.cat([orders[0], *(self._normalised(order) for order in orders[1:])], dim=1)  # (F, dim)
+
+    def _normalised(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.options.normalise:
+            return x
+        return (x - x.mean(dim=0)) / (x.std(dim=0, unbiased=False) + 1e-3)
 
 
-def make_features(options: LogMelOptions) -> Features:
+def derivative(x: torch.Tensor) -> torch.Tensor:
+    """Of features (F, M) by time, as a regression over five frames."""
+    wide = torch.cat([x[:1], x[:1], x, x[-1:], x[-1:]])  # (F+4, M)
+    return (2 * (wide[4:] - wide[:-4]) + wide[3:-1] - wide[1:-3]) / 10
+
+
+FEATURES: dict[str, Callable[..., Features]] = {"log_mel": LogMel, "stored": Stored}
+
+
+def make_features(options: LogMelOptions | StoredOptions) -> Features:
     """The feature source that the recipe names."""
     return FEATURES[options.kind](options)

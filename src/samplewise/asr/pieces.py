@@ -27,6 +27,8 @@ class PieceTokenizer:
         lowercase: texts are put in lower case first.
     """
 
+    unknown = UNKNOWN
+
     def __init__(self, model: bytes | str, lowercase: bool = True):
         self.model = base64.b64decode(model) if isinstance(model, str) else model
         self.lowercase = lowercase

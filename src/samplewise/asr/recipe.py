@@ -76,6 +76,54 @@ class ManifestOptions:
 
 
 @dataclass(frozen=True)
+class FeatureFilesOptions:
+    """Utterances whose features are stored, listed in JSON-lines files, `{"feats": "FILE.npz:KEY", "text": TEXT, ...}` a line.
+
+    Attributes:
+        root: the directory that manifests are relative to; `--data` replaces it.
+        speed: slowest and fastest factor at which a training utterance is played, drawn anew every epoch.
+    """
+
+    train: SubsetOptions
+    kind: Literal["feature_files"] = "feature_files"
+    root: str = "."
+    valid: SubsetOptions | None = None
+    test: SubsetOptions | None = None
+    speed: tuple[float, float] = (1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.speed[0] <= self.speed[1] <= 2:
+            raise ValueError(f"speed must be [slowest, fastest] between 0.5 and 2, got {list(self.speed)}")
+
+
+@dataclass(frozen=True)
+class StoredOptions:
+    """Features as they are stored, for data of kind `feature_files`.
+
+    Attributes:
+        dim: features of a stored frame.
+        deltas: so many orders of time derivatives are put beside them.
+        normalise: make every feature of an utterance zero mean and unit variance, derivatives too.
+    """
+
+    kind: Literal["stored"] = "stored"
+    dim: int = 13
+    deltas: Literal[0, 1, 2] = 2
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        positive(dim=self.dim)
+
+
+@dataclass(frozen=True)
+class WordsOptions:
+    """Every word of the training texts is a class; one more stands for all other words."""
+
+    kind: Literal["words"] = "words"
+    lowercase: bool = True
+
+
+@dataclass(frozen=True)
 class LogMelOptions:
     """Log energies of mel-spaced bands.
 
@@ -230,11 +278,11 @@ class Recipe:
     """One training run; see docs/training.md for a table of all keys."""
 
     name: str
-    data: DigitStringsOptions | ManifestOptions
+    data: DigitStringsOptions | ManifestOptions | FeatureFilesOptions
     seed: int = 1
     on_bad_data: Literal["skip", "raise"] = "skip"
-    features: LogMelOptions = field(default_factory=LogMelOptions)
-    tokenizer: CharactersOptions | SentencePieceOptions = field(default_factory=CharactersOptions)
+    features: LogMelOptions | StoredOptions = field(default_factory=LogMelOptions)
+    tokenizer: CharactersOptions | SentencePieceOptions | WordsOptions = field(default_factory=CharactersOptions)
     augment: SpecAugmentOptions | None = None
     encoder: LSTMOptions | ConformerOptions = field(default_factory=LSTMOptions)
     predictor: PredictorOptions = field(default_factory=PredictorOptions)
@@ -247,6 +295,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         at_least_zero(seed=self.seed)
+        if (self.data.kind == "feature_files") != (self.features.kind == "stored"):
+            raise ValueError(
+                f"data of kind {self.data.kind} do not go with features of kind {self.features.kind}: "
+                "feature_files and stored belong together"
+            )
         if self.sampling is not None and self.sampling.negatives == "ctc" and self.ctc.weight == 0:
             raise ValueError("sampling.negatives is ctc, but with ctc.weight 0 there is no CTC head to sample by")
         if not self.name or any(sign in self.name for sign in "/\\ "):

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from samplewise.asr.checkpoint import Recogniser, load_recogniser
-from samplewise.asr.corpora import digit_test
-from samplewise.asr.corpus import Corpus, ManifestCorpus, read_manifest
+from samplewise.asr.corpora import digit_test, stored_dim
+from samplewise.asr.corpus import Corpus, ManifestCorpus, read_entries, read_manifest
 from samplewise.asr.evaluate import Evaluation, evaluate
 from samplewise.asr.examples import EvaluationExamples
+from samplewise.asr.feature_files import FeatureCorpus, parse_feature_entry
 from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.recipe import FeatureFilesOptions
 
 DIGITS = "digits"
 Say = Callable[[str], None]
@@ -71,6 +73,10 @@ def find_corpus(recogniser: Recogniser, corpus: str, data: str | None, split: st
         return digit_test(recogniser.run.recipe, data, rate, bad, say)
     if data is not None:
         raise UserError("--data says where the digit recordings are; it goes with DATA `digits` only")
+    recipe = recogniser.run.recipe
+    if isinstance(recipe.data, FeatureFilesOptions):
+        entries = read_entries(corpus, bad, split, parse_feature_entry)
+        return FeatureCorpus(entries, stored_dim(recipe), train=False)
     return ManifestCorpus(read_manifest(corpus, bad, split), rate)
 
 

@@ -10,7 +10,7 @@ import torch
 from samplewise.asr.options import SentencePieceOptions
 from samplewise.asr.pieces import PieceTokenizer, learn_pieces
 from samplewise.asr.problems import UserError
-from samplewise.asr.recipe import CharactersOptions
+from samplewise.asr.recipe import CharactersOptions, WordsOptions
 
 BLANK = 0
 
@@ -24,6 +24,10 @@ class Tokenizer(Protocol):
 
     size: int
 
+    @property
+    def unknown(self) -> int | None:
+        """The class of what is not in the vocabulary, if there is one."""
+
     def normalise(self, text: str) -> str: ...
     def encode(self, text: str) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -32,6 +36,8 @@ class Tokenizer(Protocol):
 
 class CharacterTokenizer:
     """Every character is a class, the space included."""
+
+    unknown = None
 
     def __init__(self, characters: str, lowercase: bool = True):
         if len(set(characters)) != len(characters):
@@ -64,10 +70,47 @@ class CharacterTokenizer:
         return {"kind": "characters", "characters": self.characters, "lowercase": self.lowercase}
 
 
-def make_tokenizer(options: CharactersOptions | SentencePieceOptions, texts: Iterable[str]) -> Tokenizer:
+class WordTokenizer:
+    """Every word is a class; a last class stands for words that are not among them.
+
+    Args:
+        words: all different; class i is words[i - 1].
+        lowercase: texts are put in lower case first.
+    """
+
+    def __init__(self, words: Sequence[str], lowercase: bool = True):
+        if not words or len(set(words)) != len(words):
+            raise UserError("a vocabulary of words must not be empty, nor hold a word twice")
+        self.words = list(words)
+        self.lowercase = lowercase
+        self.unknown = 1 + len(words)
+        self.size = 2 + len(words)  # with blank and the unknown
+        self._ids = {word: i for i, word in enumerate(words, start=BLANK + 1)}
+
+    def normalise(self, text: str) -> str:
+        """The text as it is learnt: runs of white space are one space, lower case if the recipe says so."""
+        text = " ".join(text.split())
+        return text.lower() if self.lowercase else text
+
+    def encode(self, text: str) -> list[int]:
+        """Words never seen in training become the unknown class."""
+        return [self._ids.get(word, self.unknown) for word in self.normalise(text).split()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text; an unknown word is shown as ⁇."""
+        return " ".join("⁇" if i == self.unknown else self.words[i - 1] for i in ids if i != BLANK)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"kind": "words", "words": self.words, "lowercase": self.lowercase}
+
+
+def make_tokenizer(options: CharactersOptions | SentencePieceOptions | WordsOptions, texts: Iterable[str]) -> Tokenizer:
     """The tokenizer that the recipe names; without given characters, or for pieces, learnt from the training texts."""
     if isinstance(options, SentencePieceOptions):
         return learn_pieces(options, texts)
+    if isinstance(options, WordsOptions):
+        normal = (text.lower() if options.lowercase else text for text in texts)
+        return WordTokenizer(sorted({word for text in normal for word in text.split()}), options.lowercase)
     characters = options.characters
     if characters is None:
         joined = " ".join(" ".join(text.split()) for text in texts)
@@ -94,4 +137,8 @@ def tokenizer_from_plain(values: dict[str, Any]) -> Tokenizer:
     return TOKENIZERS[values.pop("kind")](**values)
 
 
-TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {"characters": CharacterTokenizer, "sentencepiece": PieceTokenizer}
+TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
+    "characters": CharacterTokenizer,
+    "sentencepiece": PieceTokenizer,
+    "words": WordTokenizer,
+}

@@ -1,0 +1,128 @@
+"""Utterances whose features were made elsewhere and are stored in numpy archives.
+
+A line of the manifest names them as `"feats": "FILE.npz:KEY"`, an array (F, M) of any float type; the file is relative to
+the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from samplewise.asr.corpus import TRAIN, Utterance
+from samplewise.asr.problems import BadDataError, UserError
+
+Arrays = dict[tuple[Path, str], np.ndarray]
+
+
+@dataclass(frozen=True)
+class FeatureEntry:
+    """One line of a manifest of stored features; `duration` in seconds if the line has it."""
+
+    path: Path
+    array: str
+    text: str
+    key: str
+    speaker: str
+    duration: float | None
+
+
+class FeatureCorpus:
+    """Stored features, all of them in memory. Training utterances are played a little faster or slower, anew every epoch.
+
+    Args:
+        entries: of one manifest.
+        dim: features of a frame.
+        train: whether these are training utterances.
+        speed: slowest and fastest factor of a training utterance; its frames are interpolated.
+        seed: the recipe's; the speed of utterance i in epoch e is a pure function of it, e and i.
+    """
+
+    def __init__(
+        self, entries: Sequence[FeatureEntry], dim: int, *, train: bool, speed: tuple[float, float] = (1.0, 1.0), seed: int = 0
+    ):
+        self.entries = entries
+        self.dim = dim
+        self.speed = speed if train else (1.0, 1.0)
+        self.seed = seed
+        self.arrays = read_archives(entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def utterance(self, epoch: int, index: int) -> Utterance:
+        """Features (F, M) float32 in place of samples."""
+        entry = self.entries[index]
+        found = self.arrays.get((entry.path, entry.array))
+        if found is None:
+            raise BadDataError(entry.key, "missing features", f"{entry.path} holds no array {entry.array!r}")
+        if found.ndim != 2 or found.shape[1] != self.dim:
+            raise BadDataError(entry.key, "features of the wrong shape", f"{found.shape} instead of (frames, {self.dim})")
+        features = found.astype(np.float32)
+        if not np.isfinite(features).all():
+            raise BadDataError(entry.key, "features that are not finite")
+        if self.speed != (1.0, 1.0):
+            rng = np.random.default_rng((self.seed, TRAIN, epoch, index))
+            features = stretched(features, rng.uniform(*self.speed))
+        return Utterance(features, entry.text, entry.key, entry.speaker)
+
+    def seconds(self, epoch: int, index: int) -> float:
+        return self.entries[index].duration or 0.0
+
+    def texts(self) -> Iterable[str]:
+        return [entry.text for entry in self.entries]
+
+
+def stretched(features: np.ndarray, speed: float) -> np.ndarray:
+    """Frames (F, M) at another speed, interpolated linearly: (round(F / speed), M)."""
+    frames = len(features)
+    count = max(1, round(frames / speed))
+    if frames < 2:
+        return features
+    place = np.linspace(0, frames - 1, count)
+    before = np.minimum(place.astype(np.int64), frames - 2)
+    share = (place - before).astype(np.float32)[:, None]
+    return features[before] * (1 - share) + features[before + 1] * share
+
+
+def read_archives(entries: Sequence[FeatureEntry]) -> Arrays:
+    """The arrays that entries name; those that an archive lacks are left out."""
+    arrays: Arrays = {}
+    for path in sorted({entry.path for entry in entries}):
+        try:
+            with np.load(path) as archive:
+                names = {entry.array for entry in entries if entry.path == path} & set(archive.files)
+                arrays |= {(path, name): archive[name] for name in names}
+        except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+            raise UserError(f"{path} is no archive of features (.npz): {error}") from None
+    return arrays
+
+
+def parse_feature_entry(line: str, manifest: Path, where: str, split: str | None) -> FeatureEntry | None:
+    """One line of a manifest; None if it belongs to another split."""
+    try:
+        values: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise BadDataError(where, "not a line of JSON", str(error)) from None
+    feats = values.get("feats") if isinstance(values, dict) else None
+    if not isinstance(feats, str) or ":" not in feats:
+        raise BadDataError(where, "no stored features in the manifest", 'expected "feats": "FILE.npz:KEY"')
+    if split is not None and values.get("split") != split:
+        return None
+    key = f"{where} {feats}"
+    text = values.get("text")
+    if not isinstance(text, str) or not text.strip():
+        raise BadDataError(key, "empty transcript")
+    file, _, array = feats.rpartition(":")
+    path = manifest.parent / file
+    if not path.is_file():
+        raise BadDataError(key, "missing file", str(path))
+    duration = values.get("duration")
+    duration = float(duration) if isinstance(duration, (int, float)) else None
+    return FeatureEntry(path, array, text, key, str(values.get("speaker", "")), duration)
