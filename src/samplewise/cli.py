@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from samplewise.asr import comparing
 from samplewise.asr.prepare import arguments as preparing
 from samplewise.bench.arguments import add_bench
 from samplewise.plan import arguments as planning
@@ -55,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     add_prepare(commands)
     add_train(commands)
+    add_compare(commands)
     add_evaluate(commands)
     add_transcribe(commands)
     add_plan(commands)
@@ -103,6 +105,11 @@ def add_train(commands) -> None:
     )
 
 
+def add_compare(commands) -> None:
+    summary = "train a recipe with the full loss and over sampled classes, at the same steps and seeds"
+    comparing.add_arguments(add_command(commands, "compare", run_compare, summary, comparing.EXAMPLES))
+
+
 def add_evaluate(commands) -> None:
     command = add_command(
         commands,
@@ -132,6 +139,10 @@ def add_plan(commands) -> None:
 
 def run_prepare(arguments: argparse.Namespace) -> int:
     return preparing.run(arguments, say)
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    return comparing.run(arguments, say)
 
 
 def run_train(arguments: argparse.Namespace) -> int:

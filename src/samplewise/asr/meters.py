@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -55,6 +56,11 @@ def peak_bytes() -> int | None:
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     return proc_status("VmHWM") if sys.platform == "linux" else None
+
+
+def load_average() -> float:
+    """Mean number of processes that wanted to run in the last minute: over the number of cores, times mean little."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else float("nan")
 
 
 def summary(log: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -25,7 +25,7 @@ from samplewise.asr.checkpoint import Run
 from samplewise.asr.decode import greedy
 from samplewise.asr.evaluate import count_errors
 from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
-from samplewise.asr.meters import StepTimes, peak_bytes
+from samplewise.asr.meters import StepTimes, load_average, peak_bytes
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import Recipe
@@ -132,6 +132,7 @@ class TransducerTrainer(transformers.Trainer):
             logs.update(self.times.take())
             if (peak := peak_bytes()) is not None:
                 logs["peak_bytes"] = peak
+            logs["load_average"] = load_average()
         if "eval_loss" in logs and self.eval_sums:
             logs.update(self._per_label(self.eval_sums, "eval_"))
             self.eval_sums = {}
