@@ -11,7 +11,7 @@ import pytest
 
 from samplewise.cli import build_parser, main
 
-HEAVY = ("transformers", "accelerate", "jiwer", "soundfile", "rich", "yaml")
+HEAVY = ("transformers", "accelerate", "jiwer", "soundfile", "rich", "yaml", "lhotse")
 LOADED = """
 import sys
 import samplewise
@@ -31,7 +31,7 @@ def loaded(argv: list[str]) -> str:
 
 
 def test_help_imports_nothing_heavy():
-    added = loaded(["train", "--help"])
+    added = loaded(["train", "--help"]) + loaded(["prepare", "--help"])
     assert not [name for name in (*HEAVY, "torch") if f"'{name}'" in added]
 
 
@@ -39,7 +39,7 @@ def test_that_the_test_above_can_fail():
     assert "'yaml'" in loaded(["train", "no-such-recipe.yaml"])
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "transcribe"])
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "transcribe"])
 def test_help_of_every_command_ends_with_examples(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])

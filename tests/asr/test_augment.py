@@ -63,7 +63,7 @@ def test_the_same_random_numbers_mask_the_same():
     assert not torch.equal(masked(seed=3), masked(seed=4))
 
 
-@pytest.mark.parametrize("wrong", [{"time_share": 1.0}, {"time_masks": -1}, {"frequency_width": -2}])
+@pytest.mark.parametrize("wrong", [{"time_share": 1.1}, {"time_masks": -1}, {"frequency_width": -2}])
 def test_wrong_options_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         SpecAugmentOptions(**wrong)

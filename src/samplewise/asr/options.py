@@ -84,4 +84,5 @@ class SpecAugmentOptions:
     def __post_init__(self) -> None:
         at_least_zero(frequency_masks=self.frequency_masks, frequency_width=self.frequency_width)
         at_least_zero(time_masks=self.time_masks, time_width=self.time_width)
-        share(time_share=self.time_share)
+        if not 0 <= self.time_share <= 1:
+            raise ValueError(f"time_share must lie between 0 and 1, got {self.time_share}")
