@@ -3,7 +3,8 @@
 Usage: python scripts/fill_docs.py [docs/results/digits.json]
 
 Costs come from samplewise.plan.costs, the table of reductions from samplewise.functional, the recogniser's figures from the
-results.json of a training run. `samplewise bench report --insert` fills the benchmarks' tables.
+results.json of a training run, those of sampled softmax from docs/results/sampled/*.jsonl. `samplewise bench report --insert`
+fills the benchmarks' tables.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from sampled_tables import table
 from samplewise.functional import reduction_weights
 from samplewise.plan.budget import show_bytes
 from samplewise.plan.costs import EXACT_METHODS, FUNCTIONS, SPACES, TIMES
@@ -101,6 +103,8 @@ def main(results: list[str]) -> None:
     for name in results:
         fill(ROOT / "README.md", "results:digits", "results", digits(Path(name)))
         fill(ROOT / "docs/training.md", "results:training", "results", training(Path(name)))
+    for path in sorted((ROOT / "docs/results/sampled").glob("*.jsonl")):
+        fill(ROOT / "docs/sampled_softmax.md", f"sampled:{path.stem}", "sampled", table(path))
     fill(ROOT / "docs/performance.md", "results:active", "results", active(ROOT / "docs/results/digits_active.json"))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from samplewise.asr import comparing
 from samplewise.asr.prepare import arguments as preparing
+from samplewise.asr.spoken import arguments as speaking
 from samplewise.bench.arguments import add_bench
 from samplewise.plan import arguments as planning
 
@@ -56,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     add_prepare(commands)
     add_train(commands)
+    add_synthesise(commands)
     add_compare(commands)
     add_evaluate(commands)
     add_transcribe(commands)
@@ -105,6 +107,11 @@ def add_train(commands) -> None:
     )
 
 
+def add_synthesise(commands) -> None:
+    summary = "make hours of synthetic speech with a large vocabulary"
+    speaking.add_arguments(add_command(commands, "synthesise", run_synthesise, summary, speaking.EXAMPLES))
+
+
 def add_compare(commands) -> None:
     summary = "train a recipe with the full loss and over sampled classes, at the same steps and seeds"
     comparing.add_arguments(add_command(commands, "compare", run_compare, summary, comparing.EXAMPLES))
@@ -139,6 +146,10 @@ def add_plan(commands) -> None:
 
 def run_prepare(arguments: argparse.Namespace) -> int:
     return preparing.run(arguments, say)
+
+
+def run_synthesise(arguments: argparse.Namespace) -> int:
+    return speaking.run(arguments, say)
 
 
 def run_compare(arguments: argparse.Namespace) -> int:

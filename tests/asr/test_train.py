@@ -237,3 +237,16 @@ def test_it_learns(digits_directory, tmp_path):
     deaf = math.log(10) / 4  # ten words equally likely, of four letters: the loss of a model that knows words and hears nothing
     assert outcome.results["test"]["nats_per_label"] < deaf / 2
     assert outcome.results["test"]["wer"] < 0.9
+
+
+def test_training_starts_from_another_run(finished, digits_directory, tmp_path):
+    directory, _, _ = finished
+    changes = {"training__start_from": str(directory), "training__steps": 1, "training__learning_rate": 1.0e-9}
+    changes["tokenizer"] = {"kind": "characters", "characters": " efghinorstuvwxz!"}
+    outcome = train(tiny_recipe(**changes), tmp_path / "run", data=str(digits_directory), resume=False, say=lambda line: None)
+    before = json.loads((directory / "results.json").read_text())["test"]
+    assert outcome.results["test"]["nats_per_label"] == pytest.approx(before["nats_per_label"], rel=1e-4)
+    assert outcome.results["classes"] == 17, "the vocabulary is that of the other run"
+    with pytest.raises(UserError, match=r"training.start_from: .* not of this recipe's sizes: size mismatch"):
+        wider = tiny_recipe(**{**changes, "joiner__dim": 8})
+        train(wider, tmp_path / "wider", data=str(digits_directory), resume=False, say=lambda line: None)

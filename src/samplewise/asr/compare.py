@@ -51,7 +51,7 @@ class Variant:
         return "-".join([keys["negatives"], keys["scope"], str(keys["size"]), *([c] if (c := keys["correction"]) else [])])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """One run: a variant with a seed.
 

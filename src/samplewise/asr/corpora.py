@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from samplewise.asr.recipe import (
     SubsetOptions,
 )
 from samplewise.asr.sources import DigitSource, find_digits
+from samplewise.asr.spoken.texts import transcript
 
 E = TypeVar("E")
 Say = Callable[[str], None]
@@ -91,8 +92,13 @@ def digit_test(recipe: Recipe, data: str | None, sample_rate: int, bad: BadDataL
 def manifest_corpora(options: ManifestOptions, data: str | None, sample_rate: int, bad: BadDataLog, say: Say) -> Corpora:
     root = data_directory(options, data)
     found = read_subsets(options, root, bad, say, parse_entry)
-    made = {name: ManifestCorpus(entries, sample_rate) for name, entries in found.items()}
+    made = {name: ManifestCorpus(with_texts(options, entries), sample_rate) for name, entries in found.items()}
     return Corpora(made["train"], made.get("valid"), made.get("test"), describe("manifest", root, found))
+
+
+def with_texts(options: ManifestOptions, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The entries with their texts as the recipe wants them."""
+    return [replace(e, text=transcript(e.text)) for e in entries] if options.text == "words" else entries
 
 
 def feature_corpora(recipe: Recipe, options: FeatureFilesOptions, data: str | None, bad: BadDataLog, say: Say) -> Corpora:
@@ -113,7 +119,7 @@ def stored_dim(recipe: Recipe) -> int:
 
 
 def data_directory(options: ManifestOptions | FeatureFilesOptions, data: str | None) -> Path:
-    root = Path(data if data is not None else options.root)
+    root = Path(data if data is not None else options.root).expanduser()
     if not root.is_dir():
         raise UserError(f"no data directory {root}; give the right one with --data")
     return root

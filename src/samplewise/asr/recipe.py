@@ -66,6 +66,7 @@ class ManifestOptions:
 
     Attributes:
         root: the directory that manifests and audio paths are relative to; `--data` replaces it.
+        text: texts as they are given, or their words alone: letters and apostrophes in lower case.
     """
 
     train: SubsetOptions
@@ -73,6 +74,7 @@ class ManifestOptions:
     root: str = "."
     valid: SubsetOptions | None = None
     test: SubsetOptions | None = None
+    text: Literal["given", "words"] = "given"
 
 
 @dataclass(frozen=True)
@@ -222,10 +224,12 @@ class TrainingOptions:
             most; null: always `batch_size`.
         length_pool: utterances of so many steps are sorted by length to make batches with little padding; 1: unsorted.
         evaluate_every: steps between evaluations on the validation set; 0: never.
+        start_from: a run directory, or a checkpoint in one, whose weights and vocabulary training starts from.
         keep: newest checkpoints kept.
         workers: processes that prepare batches; 0: the training process itself.
     """
 
+    start_from: str | None = None
     steps: int = 1000
     batch_size: int = 32
     batch_seconds: float | None = None

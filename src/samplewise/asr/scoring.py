@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from samplewise.asr.checkpoint import Recogniser, load_recogniser
-from samplewise.asr.corpora import digit_test, stored_dim
+from samplewise.asr.corpora import digit_test, stored_dim, with_texts
 from samplewise.asr.corpus import Corpus, ManifestCorpus, read_entries, read_manifest
 from samplewise.asr.evaluate import Evaluation, evaluate
 from samplewise.asr.examples import EvaluationExamples
 from samplewise.asr.feature_files import FeatureCorpus, parse_feature_entry
 from samplewise.asr.problems import BadDataLog, UserError
-from samplewise.asr.recipe import FeatureFilesOptions
+from samplewise.asr.recipe import FeatureFilesOptions, ManifestOptions
 
 DIGITS = "digits"
 Say = Callable[[str], None]
@@ -77,7 +77,8 @@ def find_corpus(recogniser: Recogniser, corpus: str, data: str | None, split: st
     if isinstance(recipe.data, FeatureFilesOptions):
         entries = read_entries(corpus, bad, split, parse_feature_entry)
         return FeatureCorpus(entries, stored_dim(recipe), train=False)
-    return ManifestCorpus(read_manifest(corpus, bad, split), rate)
+    found = read_manifest(corpus, bad, split)
+    return ManifestCorpus(with_texts(recipe.data, found) if isinstance(recipe.data, ManifestOptions) else found, rate)
 
 
 def lines(evaluation: Evaluation, texts: bool) -> list[str]:

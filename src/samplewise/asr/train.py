@@ -15,10 +15,12 @@ import transformers
 from samplewise.asr import meters
 from samplewise.asr.checkpoint import (
     RUN_FILE,
+    Recogniser,
     Run,
     checkpoints,
     is_whole,
     last_checkpoint,
+    load_recogniser,
     make_preparation,
     write_json,
 )
@@ -75,10 +77,13 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
     features = make_features(recipe.features)
     corpora = make_corpora(recipe, data, features.sample_rate, bad, say)
     origin = {**corpora.description, "processes": int(os.environ.get("WORLD_SIZE", "1"))}
-    run = Run(recipe, find_tokenizer(recipe, corpora, directory if resume else None), origin)
+    before = load_recogniser(recipe.training.start_from) if recipe.training.start_from is not None else None
+    run = Run(recipe, find_tokenizer(recipe, corpora, before, directory if resume else None), origin)
     if main:
         keep_or_check(run, directory, say)
     model, _ = run.make_model()
+    if before is not None:
+        take_weights(model, before)
     if recipe.sampling is not None and recipe.sampling.negatives == "unigram":
         model.class_counts = class_counts(run.tokenizer, corpora.train.texts())
     prepare = make_preparation(run, model, features)
@@ -95,11 +100,25 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
     return Outcome(results, 0)
 
 
-def find_tokenizer(recipe: Recipe, corpora: Corpora, resumed: Path | None) -> Tokenizer:
-    """That of the run to go on with, or a new one; another version of a library might learn another from the same texts."""
+def find_tokenizer(recipe: Recipe, corpora: Corpora, before: Recogniser | None, resumed: Path | None) -> Tokenizer:
+    """That of the recogniser to start from, of the run to go on with (another version of a library might learn another from
+    the same texts), or a new one."""
+    if before is not None:
+        return before.run.tokenizer
     if resumed is not None and (resumed / RUN_FILE).is_file():
         return Run.load(resumed).tokenizer
     return make_tokenizer(recipe.tokenizer, corpora.train.texts())
+
+
+def take_weights(model: Transducer, before: Recogniser) -> None:
+    """Copy all weights of a trained recogniser; raise UserError if its sizes are not this recipe's."""
+    try:
+        model.load_state_dict(before.model.state_dict())
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1:2] or [str(error)]
+        raise UserError(
+            f"training.start_from: the model in {before.directory} is not of this recipe's sizes: {reason[0].strip()}"
+        ) from None
 
 
 def silent(line: str) -> None:

@@ -1,0 +1,104 @@
+"""Tables of docs/sampled_softmax.md, made from the files that `samplewise compare` writes."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from samplewise.plan.budget import show_bytes
+
+IDLE = 2.3  # load average of a machine of two cores on which two runs of one thread have been alone
+COLUMNS = (
+    "loss trained on", "classes", "seeds", "WER on the test set", "full loss on it, nats a label", "joint and loss, peak",
+    "CPU time a step",
+)  # fmt: skip
+Line = dict[str, Any]
+
+
+def table(path: Path) -> str:
+    """Each way of training, over its seeds, with a line that says what the runs were."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    groups: dict[str, list[Line]] = {}
+    for line in sorted(lines, key=order):
+        groups.setdefault(line["variant"], []).append(line)
+    full = groups.get("full")
+    rows = [row(group, full) for group in groups.values()]
+    return "\n".join([f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS), *rows, "", *notes(path, lines)])
+
+
+def order(line: Line) -> tuple:
+    sampling = line["sampling"] or {"scope": "", "negatives": "", "size": 0, "correction": None}
+    kinds = ["", "uniform", "unigram", "ctc"]
+    keys = (sampling["size"], kinds.index(sampling["negatives"]), sampling["scope"] == "batch", sampling["correction"] or "")
+    return (line["sampling"] is not None, *keys, line["seed"])
+
+
+def row(group: Sequence[Line], full: Sequence[Line] | None) -> str:
+    first = group[0]
+    wer = [100 * line["test"]["wer"] for line in group]
+    nats = [line["test"]["nats_per_label"] for line in group]
+    seconds = [line["step_cpu_seconds"] for line in group]
+    memory = [line["memory"]["peak_bytes"] for line in group if line["memory"] and line["memory"]["peak_bytes"] is not None]
+    cells = [
+        named(first["sampling"]),
+        str(first["sampling"]["size"] if first["sampling"] else first["classes"]),
+        ", ".join(str(line["seed"]) for line in group),
+        f"{spread(wer, 2)} %" + against(group, full, lambda line: 100 * line["test"]["wer"]),
+        spread(nats, 3),
+        show_bytes(round(statistics.median(memory))) if memory else "not measured",
+        f"{1000 * statistics.median(seconds):.0f} ms",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def named(sampling: dict[str, Any] | None) -> str:
+    if sampling is None:
+        return "full softmax"
+    kinds = {"uniform": "uniform", "ctc": "CTC-guided", "unigram": "unigram"}
+    scope = {"utterance": "per utterance", "batch": "per batch"}[sampling["scope"]]
+    return f"{kinds[sampling['negatives']]}, {scope}" + (", log q" if sampling["correction"] == "logq" else "")
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """The mean, and the extremes if there are several."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def against(group: Sequence[Line], full: Sequence[Line] | None, value: Any) -> str:
+    """Mean difference to the full loss, over the seeds that both have."""
+    if full is None or group is full:
+        return ""
+    base = {line["seed"]: value(line) for line in full}
+    differences = [value(line) - base[line["seed"]] for line in group if line["seed"] in base]
+    return f", {statistics.fmean(differences):+.2f}" if differences else ""
+
+
+def notes(path: Path, lines: Sequence[Line]) -> list[str]:
+    """What the runs were, and how far their times can be relied on."""
+    one = lines[0]
+    steps, threads = same(line["steps"] for line in lines), same(line["machine"]["threads"] for line in lines)
+    loads = [line["load_average"] for line in lines if line["load_average"] is not None]
+    crowded = max(loads, default=0) > IDLE
+    minutes = statistics.median(line["training_cpu_seconds"] for line in lines) / 60
+    commits = sorted({str(line["commit"])[:12] for line in lines})
+    found = [
+        f"{len(lines)} runs of {steps} steps, {one['classes']} classes, {one['parameters'] / 1e6:.2f} M parameters, "
+        f"a median of {minutes:.1f} CPU minutes on {threads} thread each; test: {one['test']['utterances']} utterances, "
+        f"{one['test']['words']} words; torch {one['versions']['torch']}, commit {', '.join(commits)} "
+        f"([runs](results/sampled/{path.name})). Signed numbers: mean difference to the full softmax at the same seeds."
+    ]
+    if crowded:
+        found.append(
+            f"Other work ran beside these (mean load {min(loads):.1f} to {max(loads):.1f} on {one['machine']['cpus']} cores): "
+            "compare the times within the table only, and roughly."
+        )
+    return found
+
+
+def same(values: Iterable[Any]) -> str:
+    """The value that all have, or all different ones."""
+    return " or ".join(str(value) for value in sorted(set(values)))

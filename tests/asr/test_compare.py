@@ -1,0 +1,93 @@
+"""`samplewise compare`: the runs that it plans, one line a finished run, runs that are stopped and gone on with, failures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from samplewise.asr import compare as comparison
+from samplewise.asr.compare import compare, make_plans, read_results, variants
+from samplewise.asr.problems import UserError
+from samplewise.cli import main
+
+from .made import TINY, changed
+
+VALUES = changed(TINY, {"training.steps": 4, "training.save_every": 2})
+
+
+@pytest.fixture
+def recipe(tmp_path) -> str:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(VALUES))
+    return str(path)
+
+
+def test_plans_go_seed_by_seed(recipe):
+    found = variants([8, 14], ["uniform", "ctc"], ["utterance", "batch"], ["none", "logq"], full=True)
+    assert len(found) == 1 + 2 * 2 * 2 * 2
+    assert [variant.name for variant in found[:3]] == ["full", "uniform-utterance-8", "uniform-utterance-8-logq"]
+    plans = make_plans(recipe, ["training.steps=3"], found[:3], [5, 6])
+    assert [plan.name for plan in plans][2:5] == ["uniform-utterance-8-logq-seed5", "full-seed6", "uniform-utterance-8-seed6"]
+    assert plans[0].expected["sampling"] is None and plans[0].expected["training"]["steps"] == 3
+    expected = {"size": 8, "scope": "utterance", "negatives": "uniform", "correction": "logq"}
+    assert plans[2].expected["sampling"] == expected and plans[2].expected["seed"] == 5
+
+
+def test_a_wrong_size_is_refused_before_anything_runs(recipe):
+    with pytest.raises(UserError, match="size must be greater than 0"):
+        make_plans(recipe, [], variants([0], ["ctc"], ["batch"], ["none"], full=True), [1])
+
+
+def test_runs_are_stopped_and_gone_on_with(recipe, digits_directory, tmp_path, said, monkeypatch):
+    plans = make_plans(recipe, ["training.steps=40"], variants([14], ["ctc"], ["batch"], ["none"], full=False), [1])
+    options = {"data": str(digits_directory), "say": said}
+    results, directory = tmp_path / "r.jsonl", tmp_path / "runs"
+    asked: list = []
+    ended = comparison.stop
+
+    def at_step_two(processes):  # what --minutes does, at a moment that is known
+        processes = list(processes)
+        if comparison.last_step(directory / plans[0].name) >= 2:
+            asked.append(processes)
+            ended(processes)
+
+    monkeypatch.setattr(comparison, "stop", at_step_two)
+    clock = iter([0.0, 0.0, 0.0])
+    monkeypatch.setattr(comparison.time, "monotonic", lambda: next(clock, 61.0))
+    assert compare(recipe, plans, directory, results, minutes=1, **options) is False
+    monkeypatch.undo()
+    assert asked and "stopped at step" in said.text and not results.exists()
+    assert compare(recipe, plans, directory, results, **options) is True
+    (line,) = read_results(results)
+    assert (line["variant"], line["seed"], line["steps"]) == ("ctc-batch-14", 1, 40)
+    assert line["sampling"] == {"size": 14, "scope": "batch", "negatives": "ctc", "correction": None}
+    assert line["memory"]["peak_bytes"] > 0 and line["step_seconds"] > 0 and line["load_average"] >= 0
+    assert line["test"]["wer"] >= 0 and line["test"]["nats_per_label"] > 0 and "by_speaker" not in line["test"]
+    assert "resuming from" in (directory / "ctc-batch-14-seed1.log").read_text()
+    assert compare(recipe, plans, directory, results, **options) is True
+    assert len(read_results(results)) == 1 and "1 of 1 runs are in" in said.text
+
+
+def test_a_run_that_fails_is_told_with_the_end_of_its_log(recipe, tmp_path, said):
+    plans = make_plans(recipe, [], [comparison.Variant(None)], [1])
+    with pytest.raises(UserError, match=r"full-seed1 failed with status 1; its log ends:(.|\n)*no directory .*nowhere"):
+        compare(recipe, plans, tmp_path / "runs", tmp_path / "r.jsonl", data=str(tmp_path / "nowhere"), say=said)
+
+
+def test_the_command_says_when_to_give_it_again(recipe, tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def fake(path, plans, directory, results, **options):
+        calls.append((plans, directory, results, options))
+        return len(calls) > 1
+
+    monkeypatch.setattr(comparison, "compare", fake)
+    command = ["compare", recipe, "--size", "6", "--negatives", "ctc", "--seeds", "1", "--results", str(tmp_path / "r.jsonl")]
+    assert main([*command, "--minutes", "2"]) == 75
+    assert main(command) == 0
+    plans, directory, results, options = calls[0]
+    assert [plan.name for plan in plans] == ["full-seed1", "ctc-utterance-6-seed1", "ctc-batch-6-seed1"]
+    assert (directory.as_posix(), results, options["minutes"]) == ("runs/compare/tiny", tmp_path / "r.jsonl", 2.0)
+    assert json.loads(json.dumps(plans[0].expected)) == plans[0].expected
