@@ -22,7 +22,29 @@ settings.register_profile("default", deadline=None, derandomize=True, database=N
 settings.register_profile("fuzz", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-BACKENDS = [name for name in ("eager", "numba", "triton") if (KERNELS / name / "__init__.py").exists()]
+# Triton's kernels run in its interpreter, which must be asked for before they are imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+COMPILERS = {"eager": "torch", "numba": "numba", "triton": "triton"}
+BACKENDS = [name for name, compiler in COMPILERS.items() if importlib.util.find_spec(compiler)]
+
+
+def quicken(interpreter) -> None:
+    """Triton's interpreter prepares its language anew at every call of a helper, which takes most of its time: once is enough."""
+    prepared = set()
+
+    def call(function, *arguments, **named):
+        module = function.fn.__module__
+        if module.startswith("triton.") and module not in prepared:  # a kernel's own module is prepared as it is launched
+            interpreter._patch_lang(function.fn)
+            prepared.add(module)
+        return function.rewrite()(*arguments, **named)
+
+    interpreter.InterpretedFunction.__call__ = call
+
+
+if "triton" in BACKENDS:
+    quicken(importlib.import_module("triton.runtime.interpreter"))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -42,5 +64,5 @@ def same_start():
 
 
 def pytest_report_header():
-    found = ", ".join(BACKENDS)
-    return f"samplewise kernels: {found}" + ("" if importlib.util.find_spec("numba") else " (numba is not installed)")
+    missing = [f"{name} (not installed)" for name in COMPILERS if name not in BACKENDS]
+    return "samplewise kernels: " + ", ".join(BACKENDS + missing)

@@ -117,10 +117,10 @@ def test_no_gradient_through_an_utterance_that_has_none(kernels, activation):
 
 def test_many_rows_on_several_threads(kernels):
     torch.set_num_threads(2)
-    rows, columns = torch.randn(300, 40, dtype=torch.float64), torch.randn(20, 40, dtype=torch.float64)
-    frame, token = torch.arange(300).repeat_interleave(20), torch.arange(20).repeat(300)
+    rows, columns = torch.randn(90, 40, dtype=torch.float64), torch.randn(20, 40, dtype=torch.float64)
+    frame, token = torch.arange(90).repeat_interleave(20), torch.arange(20).repeat(90)
     out = call(kernels, rows, columns, frame, token, "identity")
     assert torch.equal(out, rows[frame] + columns[token])
     sums = torch.zeros_like(rows), torch.zeros_like(columns)
     kernels.joint_gradient(torch.ones_like(out), out, rows, columns, frame, token, "identity", *sums)
-    assert (sums[0] == 20).all() and (sums[1] == 300).all()
+    assert (sums[0] == 20).all() and (sums[1] == 90).all()

@@ -133,8 +133,8 @@ def test_select_counts_in_float64(kernels):
 
 def test_select_on_several_threads(kernels):
     torch.set_num_threads(3)
-    gamma = torch.rand(3000, dtype=torch.float64) ** 30
-    table = table_of(*[30] * 100)
-    kept = kernels.select(gamma, torch.zeros_like(gamma), table, torch.zeros(100, dtype=torch.float64), 0.01)
-    right = [30 * b + i for b in range(100) for i in smallest_set(gamma[30 * b : 30 * b + 30], 0.01)]
+    gamma = torch.rand(900, dtype=torch.float64) ** 30
+    table = table_of(*[30] * 30)
+    kept = kernels.select(gamma, torch.zeros_like(gamma), table, torch.zeros(30, dtype=torch.float64), 0.01)
+    right = [30 * b + i for b in range(30) for i in smallest_set(gamma[30 * b : 30 * b + 30], 0.01)]
     assert kept.tolist() == right

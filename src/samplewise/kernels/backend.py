@@ -1,30 +1,61 @@
-"""Which kernels serve a device: numba for the CPU; plain PyTorch elsewhere, and wherever numba cannot be imported."""
+"""Which kernels serve a device: numba for the CPU, Triton for CUDA and ROCm, plain PyTorch elsewhere and wherever these fail."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import threading
 import warnings
+from collections.abc import Iterator
 from types import ModuleType
 
 import torch
 
+BACKENDS = {"cpu": "numba", "cuda": "triton"}  # PyTorch calls ROCm "cuda", too
+_forced: list[str] = []
+_given_up: set[str] = set()
+_lock = threading.RLock()
+
 
 def backend_for(device: torch.device) -> ModuleType:
-    """The module of kernels for tensors on `device`. A missing compiler is a warning, once, and the same numbers."""
-    return _load("numba" if device.type == "cpu" else "eager")
+    """The module of kernels for tensors on `device`. A compiler that is missing or broken is a warning, once, and the same
+    numbers."""
+    if _forced:
+        return importlib.import_module(f"samplewise.kernels.{_forced[-1]}")
+    with _lock:
+        return _working(BACKENDS.get(device.type, "eager"), device)
+
+
+@contextlib.contextmanager
+def use(name: str) -> Iterator[ModuleType]:
+    """Let "eager", "numba" or "triton" serve every device meanwhile, in all threads: for tests and measurements."""
+    _forced.append(name)
+    try:
+        yield importlib.import_module(f"samplewise.kernels.{name}")
+    finally:
+        _forced.remove(name)
 
 
 @functools.cache
-def _load(name: str) -> ModuleType:
+def _working(name: str, device: torch.device) -> ModuleType:
     try:
-        return importlib.import_module(f"samplewise.kernels.{name}")
-    except ImportError as error:
+        module = importlib.import_module(f"samplewise.kernels.{name}")
+        if name == "triton":  # it imports without a driver or a C compiler, and fails where the first kernel starts
+            importlib.import_module("samplewise.kernels.triton.probe").check(device)
+        return module
+    except Exception as error:
         if name == "eager":
             raise
-        warnings.warn(
-            f"samplewise runs on plain PyTorch kernels, which are slower: {name} cannot be imported ({error})",
-            RuntimeWarning,
-            stacklevel=2,
+        _warn(name, f"{type(error).__name__}: {error}")
+        return importlib.import_module("samplewise.kernels.eager")
+
+
+def _warn(name: str, reason: str) -> None:
+    """Once for each backend, however many devices there are."""
+    if name not in _given_up:
+        _given_up.add(name)
+        message = (
+            f"samplewise runs on plain PyTorch kernels, which are slower: {name} cannot be used ({reason.splitlines()[0]})"
         )
-        return _load("eager")
+        warnings.warn(message, RuntimeWarning, stacklevel=4)

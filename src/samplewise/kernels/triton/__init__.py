@@ -1,0 +1,11 @@
+"""GPU kernels in Triton, for CUDA and ROCm. Same names and argument order as `kernels.eager`.
+
+With TRITON_INTERPRET=1, set before this is imported, they run on the CPU, slowly, for tests.
+"""
+
+from samplewise.kernels.triton.emission import emission, emission_gradient
+from samplewise.kernels.triton.joint import joint, joint_gradient
+from samplewise.kernels.triton.lattice import lattice
+from samplewise.kernels.triton.occupancy import locate, select
+
+__all__ = ["emission", "emission_gradient", "joint", "joint_gradient", "lattice", "locate", "select"]

@@ -1,0 +1,123 @@
+"""Forward and backward variables, the loss and the arc posteriors, one utterance a program (paper: f^W_2, f^W_3).
+
+    alpha(t, u) = logaddexp(alpha(t-1, u) + lp_blank(t-1, u), alpha(t, u-1) + lp_label(t, u-1)),   alpha(0, 0) = 0
+    beta(t, u)  = logaddexp(beta(t+1, u) + lp_blank(t, u), beta(t, u+1) + lp_label(t, u)),          beta(T, U) = 0
+
+A program walks strips of LANES labels from left to right. In a strip lane i is at frame d - i in step d, so what it needs is what
+it and the lane beside it had in the step before: nothing but registers. From strip to strip a column of T numbers goes through
+memory. So neither T nor U is limited, nothing of a launch depends on lengths, and the host never waits.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from samplewise.kernels.triton.launch import on
+from samplewise.kernels.triton.numbers import logaddexp
+
+LANES, WARPS = 128, 4  # a lane is a thread: where several threads held one lane, they would race for its node
+
+
+def lattice(
+    lp_blank: Tensor, lp_label: Tensor, utterances: Tensor, weights: Tensor, losses: Tensor,
+    gamma_blank: Tensor | None, gamma_label: Tensor | None, block_nodes: int,
+) -> None:  # fmt: skip
+    """Losses (G,) float64 and, unless None, the arc posteriors times the utterance's weight.
+
+    lp_blank and lp_label (N,) are the emissions by node, utterances (G, 7) the table of `layout.py`, weights (G,) float64. The
+    posteriors (N,) may be the emissions themselves, which then are overwritten. An utterance whose loss is not finite has no
+    occupancy. `block_nodes` is for kernels that keep alpha in blocks; here it takes 8 bytes a node where posteriors are wanted.
+    """
+    want, nodes = gamma_blank is not None and gamma_label is not None, lp_blank.numel()
+    alphas = lp_blank.new_empty(nodes if want else 0, dtype=torch.float64)
+    column = lp_blank.new_empty(nodes // LANES + 1, dtype=torch.float64)
+    grid = (len(utterances),)
+    with on(lp_blank):
+        _forward[grid](lp_blank, lp_label, utterances, losses, alphas, column, KEEP=want, LANES=LANES, num_warps=WARPS)
+        if want:
+            _backward[grid](
+                lp_blank, lp_label, utterances, weights, losses, alphas, column, gamma_blank, gamma_label,
+                LANES=LANES, num_warps=WARPS,
+            )  # fmt: skip
+
+
+@triton.jit
+def _forward(lp_blank, lp_label, utterances, losses, alphas, column, KEEP: tl.constexpr, LANES: tl.constexpr):
+    g = tl.program_id(0).to(tl.int64)
+    start, stride = tl.load(utterances + g * 7), tl.load(utterances + g * 7 + 1)
+    labels, frames = tl.load(utterances + g * 7 + 2), tl.load(utterances + g * 7 + 3)
+    column += start // LANES  # only utterances of LANES nodes a frame or more use theirs, so they never overlap
+    lane = tl.arange(0, LANES)
+    before = tl.where(lane > 0, lane - 1, 0)
+    end = tl.zeros((LANES,), tl.float64)
+    for first in range(0, labels + 1, LANES):
+        u = first + lane.to(tl.int64)
+        stay = tl.full((LANES,), float("-inf"), tl.float64)
+        move = tl.full((LANES,), float("-inf"), tl.float64)
+        width = tl.minimum(LANES, labels + 1 - first)
+        for d in range(0, frames + width - 1):
+            t = d - lane.to(tl.int64)
+            inside = (t >= 0) & (t < frames) & (u <= labels)
+            node = start + t * stride + u
+            blank = tl.load(lp_blank + node, mask=inside, other=float("-inf")).to(tl.float64)
+            label = tl.load(lp_label + node, mask=inside & (u < labels), other=float("-inf")).to(tl.float64)
+            edge = tl.load(column + t, mask=inside & (lane == 0) & (u > 0), other=float("-inf"))
+            left = tl.where(lane == 0, edge, tl.gather(move, before, 0))
+            alpha = tl.where((t == 0) & (u == 0), 0.0, logaddexp(stay, left))
+            alpha = tl.where(inside, alpha, float("-inf"))
+            if KEEP:
+                tl.store(alphas + node, alpha, mask=inside)
+            stay = alpha + blank
+            move = alpha + label
+            tl.store(column + t, move, mask=inside & (lane == LANES - 1))
+            end = tl.where((t == frames - 1) & (u == labels), stay, end)
+        tl.debug_barrier()  # the next strip's first lane reads what this one's last lane wrote
+    tl.store(losses + g, -tl.sum(end, 0))
+
+
+@triton.jit
+def _posterior(exponent, weight, usable, STORED: tl.constexpr):
+    """weight e^exponent as it is stored; below the normal numbers of float32 it is nothing."""
+    share = tl.exp(tl.where(exponent > 0.0, 0.0, exponent)).to(STORED)
+    return tl.where(usable & (share > 1e-37), share * weight.to(STORED), 0.0)
+
+
+@triton.jit
+def _backward(
+    lp_blank, lp_label, utterances, weights, losses, alphas, column, gamma_blank, gamma_label, LANES: tl.constexpr
+):  # fmt: skip
+    g = tl.program_id(0).to(tl.int64)
+    start, stride = tl.load(utterances + g * 7), tl.load(utterances + g * 7 + 1)
+    labels, frames = tl.load(utterances + g * 7 + 2), tl.load(utterances + g * 7 + 3)
+    column += start // LANES
+    lane = tl.arange(0, LANES)
+    weight, loss = tl.load(weights + g + lane * 0), tl.load(losses + g + lane * 0)
+    usable = (tl.abs(loss) < float("inf")) & (weight != 0.0)
+    after = tl.where(lane < LANES - 1, lane + 1, lane)
+    strips = (labels + LANES) // LANES
+    for strip in range(0, strips):
+        first = (strips - 1 - strip) * LANES
+        u = first + lane.to(tl.int64)
+        beta = tl.full((LANES,), float("-inf"), tl.float64)
+        last = frames + tl.minimum(LANES, labels + 1 - first) - 2
+        for step in range(0, last + 1):
+            t = last - step - lane.to(tl.int64)
+            inside = (t >= 0) & (t < frames) & (u <= labels)
+            node = start + t * stride + u
+            blank = tl.load(lp_blank + node, mask=inside, other=float("-inf")).to(tl.float64)
+            label = tl.load(lp_label + node, mask=inside & (u < labels), other=float("-inf")).to(tl.float64)
+            reach = tl.load(alphas + node, mask=inside, other=float("-inf")) + loss
+            edge = tl.load(column + t, mask=inside & (lane == LANES - 1) & (u < labels), other=float("-inf"))
+            right = tl.where(lane == LANES - 1, edge, tl.gather(beta, after, 0))
+            by_blank = blank + tl.where((t == frames - 1) & (u == labels), 0.0, beta)
+            by_label = label + right
+            beta = tl.where(inside, logaddexp(by_blank, by_label), float("-inf"))
+            tl.store(column + t, beta, mask=inside & (lane == 0) & (u > 0))
+            share = _posterior(by_blank + reach, weight, usable, gamma_blank.dtype.element_ty)
+            tl.store(gamma_blank + node, share, mask=inside)
+            share = _posterior(by_label + reach, weight, usable, gamma_label.dtype.element_ty)
+            tl.store(gamma_label + node, share, mask=inside)
+        tl.debug_barrier()
