@@ -30,7 +30,7 @@ BACKENDS = [name for name, compiler in COMPILERS.items() if importlib.util.find_
 
 
 def quicken(interpreter) -> None:
-    """Triton's interpreter prepares its language anew at every call of a helper, which takes most of its time: once is enough."""
+    """Triton's interpreter prepares its language anew at every call of a helper, and takes its time for it: once is enough."""
     prepared = set()
 
     def call(function, *arguments, **named):

@@ -1,4 +1,4 @@
-"""Which kernels serve a device: numba for the CPU, Triton for CUDA and ROCm, plain PyTorch elsewhere and wherever these fail."""
+"""Which kernels serve a device: numba for the CPU, Triton for CUDA and ROCm, plain PyTorch elsewhere and where these fail."""
 
 from __future__ import annotations
 
@@ -55,7 +55,5 @@ def _warn(name: str, reason: str) -> None:
     """Once for each backend, however many devices there are."""
     if name not in _given_up:
         _given_up.add(name)
-        message = (
-            f"samplewise runs on plain PyTorch kernels, which are slower: {name} cannot be used ({reason.splitlines()[0]})"
-        )
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        message = f"samplewise runs on plain PyTorch kernels, which are slower: {name} cannot be used"
+        warnings.warn(f"{message} ({reason.splitlines()[0]})", RuntimeWarning, stacklevel=4)

@@ -3,9 +3,9 @@
     alpha(t, u) = logaddexp(alpha(t-1, u) + lp_blank(t-1, u), alpha(t, u-1) + lp_label(t, u-1)),   alpha(0, 0) = 0
     beta(t, u)  = logaddexp(beta(t+1, u) + lp_blank(t, u), beta(t, u+1) + lp_label(t, u)),          beta(T, U) = 0
 
-A program walks strips of LANES labels from left to right. In a strip lane i is at frame d - i in step d, so what it needs is what
-it and the lane beside it had in the step before: nothing but registers. From strip to strip a column of T numbers goes through
-memory. So neither T nor U is limited, nothing of a launch depends on lengths, and the host never waits.
+A program walks strips of LANES labels from left to right. In a strip lane i is at frame d - i in step d, so what it needs is
+what it and the lane beside it had in the step before: nothing but registers. From strip to strip a column of T numbers goes
+through memory. So neither T nor U is limited, nothing of a launch depends on lengths, and the host never waits.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def on(tensor: Tensor) -> contextlib.AbstractContextManager:
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """bfloat16 as int16 for the interpreter, which rounds it wrongly; `numbers.py` knows it by that. Everything else as it is."""
+    """bfloat16 as int16 for the interpreter, which rounds it wrongly; `numbers.py` knows it by that. All else as it is."""
     return tensor.view(torch.int16) if INTERPRETED and tensor.dtype == torch.bfloat16 else tensor
 
 

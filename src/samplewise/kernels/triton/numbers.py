@@ -21,7 +21,7 @@ def widen(x, REAL: tl.constexpr):
 @triton.jit
 def narrow(x, STORED: tl.constexpr):
     """A number as it is stored, rounded to nearest, ties to even."""
-    if STORED == tl.int16:
+    if tl.int16 == STORED:
         word = x.to(tl.float32).to(tl.int32, bitcast=True)
         rounded = (word + 0x7FFF + ((word >> 16) & 1)) >> 16
         x = tl.where(x != x, 0x7FC0, rounded)

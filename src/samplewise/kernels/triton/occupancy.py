@@ -85,11 +85,7 @@ def _locate(node, utterances, targets, frame, token, label, rows, count, BLOCK: 
 @triton.jit
 def _order(x):
     """An integer that orders numbers from 0 on as they are ordered."""
-    if x.dtype == tl.float64:
-        key = x.to(tl.int64, bitcast=True)
-    else:
-        key = x.to(tl.int32, bitcast=True).to(tl.int64)
-    return key
+    return x.to(tl.int64, bitcast=True) if x.dtype == tl.float64 else x.to(tl.int32, bitcast=True).to(tl.int64)
 
 
 @triton.jit

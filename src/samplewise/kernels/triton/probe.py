@@ -11,7 +11,7 @@ from samplewise.kernels.triton.lattice import lattice
 
 
 def check(device: torch.device) -> None:
-    """Raise whatever Triton raises, or a RuntimeError if it computes something else than log 2 for two paths of probability 1."""
+    """Raise whatever Triton raises, or a RuntimeError if it finds other numbers than those of two paths of probability 1."""
     table, nodes = packed_table((2,), (1,), 2, 2, 1, device)
     emissions = torch.zeros(2, nodes, device=device)
     weights = torch.ones(1, dtype=torch.float64, device=device)
