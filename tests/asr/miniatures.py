@@ -99,3 +99,26 @@ def make_librispeech(directory: Path) -> Path:
     (root / "SPEAKERS.TXT").write_text("; made up\n9000 | F | train-clean-100 | 0.01 | Nobody\n")
     (root / "README.TXT").write_text("made up\n")
     return root
+
+
+AISHELL = {"train": 6, "dev": 2, "test": 3}
+MANDARIN = ("河边 的 小 船", "他 们 今天 读 书", "山 上 有 白 云", "请 打开 ｋ 歌 软件")
+
+
+def make_aishell(directory: Path) -> Path:
+    """data_aishell/wav/PART/SPEAKER/BAC009SPEAKERWNUMBER.wav and the transcripts of all parts in one file, words apart."""
+    root = directory / "data_aishell"
+    sound = clips()
+    lines = []
+    for order, (part, count) in enumerate(AISHELL.items()):
+        for number in range(count):
+            speaker = f"S9{order}{number % 2:02}"
+            folder = root / "wav" / part / speaker
+            folder.mkdir(parents=True, exist_ok=True)
+            name = f"BAC009{speaker}W{number:04}"
+            soundfile.write(folder / f"{name}.wav", next(sound), RATE, subtype="PCM_16")
+            unseen = " 龘" if part == "test" and number == 0 else ""
+            lines.append(f"{name} {MANDARIN[(number + order) % 4]}{unseen}\n")
+    (root / "transcript").mkdir()
+    (root / "transcript" / "aishell_transcript_v0.8.txt").write_text("".join(lines), encoding="utf-8")
+    return root

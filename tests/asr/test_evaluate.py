@@ -7,7 +7,7 @@ import torch
 
 from samplewise.asr.checkpoint import Run, make_preparation
 from samplewise.asr.corpus import TEST, DigitStrings, split_recordings
-from samplewise.asr.evaluate import WordErrors, count_errors, evaluate, per_speaker
+from samplewise.asr.evaluate import Errors, count_errors, evaluate, per_speaker
 from samplewise.asr.examples import EvaluationExamples
 from samplewise.asr.features import make_features
 from samplewise.asr.model import Transducer
@@ -20,8 +20,8 @@ from .made import RATE, tiny_recipe
 def test_a_ratio_of_sums_and_not_a_mean_of_ratios():
     nine = "one two three four five six seven eight nine"
     errors = count_errors(["one", nine], ["two", nine])
-    assert errors.wer == pytest.approx(1 / 10)  # the mean of the ratios is 1/2
-    assert (errors.words, errors.utterances, errors.utterances_wrong) == (10, 2, 1)
+    assert errors.rate == pytest.approx(1 / 10)  # the mean of the ratios is 1/2
+    assert (errors.units, errors.utterances, errors.utterances_wrong) == (10, 2, 1)
 
 
 def test_insertions_deletions_substitutions():
@@ -30,19 +30,35 @@ def test_insertions_deletions_substitutions():
     assert str(errors).startswith("WER 50.00% (3 errors in 6 words: 1 insertions, 1 deletions, 1 substitutions")
 
 
+def test_errors_in_characters_ignore_spaces_and_have_another_name():
+    errors = count_errors(["今日は 晴れ", "雨"], ["今日も晴れ", "大雨"], "character")
+    assert (errors.units, errors.substitutions, errors.insertions, errors.deletions) == (6, 1, 1, 0)
+    assert str(errors).startswith("CER 33.33% (2 errors in 6 characters")
+    assert errors.to_plain() == {
+        "cer": pytest.approx(1 / 3),
+        "characters": 6,
+        "substitutions": 1,
+        "deletions": 0,
+        "insertions": 1,
+        "utterances": 2,
+        "utterances_wrong": 2,
+    }
+    assert set(count_errors(["a"], ["a"]).to_plain()) > {"wer", "words"}
+
+
 def test_an_empty_hypothesis_is_all_deletions():
     assert count_errors(["one two"], [""]).deletions == 2
 
 
 def test_nothing_is_no_error_rate():
-    assert count_errors([], []) == WordErrors()
-    assert WordErrors().wer != WordErrors().wer  # NaN
+    assert count_errors([], []) == Errors()
+    assert Errors().rate != Errors().rate  # NaN
 
 
 def test_speakers_add_up():
     texts = [("a", "one two", "one"), ("b", "three", "three"), ("c", "four", "five")]
     found = per_speaker(texts, ["ann", "bob", "ann"])
-    assert (found["ann"].words, found["ann"].errors, found["bob"].errors) == (3, 2, 0)
+    assert (found["ann"].units, found["ann"].errors, found["bob"].errors) == (3, 2, 0)
     assert per_speaker(texts, ["ann"] * 3) == {}
 
 

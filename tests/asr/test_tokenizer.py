@@ -34,6 +34,10 @@ def test_characters_of_the_training_texts():
     assert tokenizer_from_plain(tokenizer.to_plain()).encode("two") == tokenizer.encode("two")
 
 
+def test_there_is_a_class_for_the_space_only_where_texts_have_one():
+    assert make_tokenizer(CharactersOptions(), ["天 ", "地"]).size == 3
+
+
 def test_case_is_kept_if_wanted():
     assert make_tokenizer(CharactersOptions(lowercase=False), ["Ab"]).decode([1, 2]) == "Ab"
 
@@ -41,6 +45,16 @@ def test_case_is_kept_if_wanted():
 def test_unknown_characters_are_named():
     with pytest.raises(OutOfVocabularyError, match="'!', 'é' in 'é ab!'"):
         CharacterTokenizer(" ab").encode("é ab!")
+
+
+def test_a_class_for_unknown_characters():
+    tokenizer = make_tokenizer(CharactersOptions(unknown=True), ["ab"])
+    assert tokenizer.size == 4 and tokenizer.unknown == 3
+    assert tokenizer.encode("aéb") == [1, 3, 2]
+    assert tokenizer.decode([1, 3, 2]) == "a⁇b"
+    loaded = tokenizer_from_plain(tokenizer.to_plain())
+    assert loaded.unknown == 3 and loaded.encode("é") == [3]
+    assert make_tokenizer(CharactersOptions(), ["ab"]).unknown is None
 
 
 @pytest.mark.parametrize("options", [CharactersOptions(characters="aa"), CharactersOptions(characters="aB")])

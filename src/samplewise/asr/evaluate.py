@@ -1,11 +1,11 @@
-"""Word errors and loss of a model on a corpus."""
+"""Errors in words or characters, and the loss, of a model on a corpus."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jiwer
 import torch
@@ -16,36 +16,52 @@ from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
 from samplewise.asr.progress import bar
 
+Unit = Literal["word", "character"]
+NAMES = {"word": "WER", "character": "CER"}
+
 
 @dataclass(frozen=True)
-class WordErrors:
-    """Counts over a set of utterances; `wer` is the ratio of their sums, not a mean of ratios."""
+class Errors:
+    """Counts over a set of utterances; `rate` is the ratio of their sums, not a mean of ratios.
 
-    words: int = 0
+    Attributes:
+        units: words or characters of the references.
+        unit: `word` or `character`.
+    """
+
+    units: int = 0
     substitutions: int = 0
     deletions: int = 0
     insertions: int = 0
     utterances: int = 0
     utterances_wrong: int = 0
+    unit: Unit = "word"
 
     @property
     def errors(self) -> int:
         return self.substitutions + self.deletions + self.insertions
 
     @property
-    def wer(self) -> float:
-        """(substitutions + deletions + insertions) / words of the references."""
-        return self.errors / self.words if self.words else float("nan")
+    def rate(self) -> float:
+        """(substitutions + deletions + insertions) / units of the references."""
+        return self.errors / self.units if self.units else float("nan")
+
+    @property
+    def name(self) -> str:
+        """What the rate is called: WER or CER."""
+        return NAMES[self.unit]
 
     def __str__(self) -> str:
         return (
-            f"WER {100 * self.wer:.2f}% ({self.errors} errors in {self.words} words: {self.insertions} insertions, "
-            f"{self.deletions} deletions, {self.substitutions} substitutions; "
+            f"{self.name} {100 * self.rate:.2f}% ({self.errors} errors in {self.units} {self.unit}s: "
+            f"{self.insertions} insertions, {self.deletions} deletions, {self.substitutions} substitutions; "
             f"{self.utterances - self.utterances_wrong} of {self.utterances} utterances right)"
         )
 
     def to_plain(self) -> dict[str, Any]:
-        return {"wer": self.wer, **self.__dict__}
+        """`wer` and `words`, or `cer` and `characters`, and the other counts."""
+        counts = dict(self.__dict__)
+        return {self.name.lower(): self.rate, f"{counts.pop('unit')}s": counts.pop("units"), **counts}
 
 
 @dataclass(frozen=True)
@@ -59,9 +75,9 @@ class Evaluation:
         texts: (key, reference, hypothesis) of every utterance.
     """
 
-    errors: WordErrors
+    errors: Errors
     nats_per_label: float
-    by_speaker: dict[str, WordErrors]
+    by_speaker: dict[str, Errors]
     texts: list[tuple[str, str, str]]
     seconds: float
 
@@ -70,19 +86,22 @@ class Evaluation:
         return {**self.errors.to_plain(), "nats_per_label": self.nats_per_label, "by_speaker": speakers}
 
 
-def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> WordErrors:
-    """Word errors of the best alignments, counted over all utterances."""
+def count_errors(references: Sequence[str], hypotheses: Sequence[str], unit: Unit = "word") -> Errors:
+    """Errors of the best alignments, counted over all utterances; white space is no character."""
     if not references:
-        return WordErrors()
+        return Errors(unit=unit)
+    if unit == "character":
+        references, hypotheses = ([" ".join("".join(text.split())) for text in texts] for texts in (references, hypotheses))
     aligned = jiwer.process_words(list(references), list(hypotheses))
     wrong = sum(reference != hypothesis for reference, hypothesis in zip(references, hypotheses, strict=True))
-    return WordErrors(
-        words=aligned.hits + aligned.substitutions + aligned.deletions,
+    return Errors(
+        units=aligned.hits + aligned.substitutions + aligned.deletions,
         substitutions=aligned.substitutions,
         deletions=aligned.deletions,
         insertions=aligned.insertions,
         utterances=len(references),
         utterances_wrong=wrong,
+        unit=unit,
     )
 
 
@@ -94,6 +113,7 @@ def evaluate(
     *,
     max_symbols: int,
     batch_size: int,
+    unit: Unit = "word",
 ) -> Evaluation:
     """Decode and score all examples.
 
@@ -102,6 +122,7 @@ def evaluate(
         decode: from labels to text.
         max_symbols: bound on the labels of one encoder frame.
         batch_size: utterances at a time.
+        unit: what errors are counted in.
 
     Raises:
         UserError: there is no example to score.
@@ -126,9 +147,9 @@ def evaluate(
         texts += list(zip(batch["keys"], batch["texts"], hypotheses, strict=True))
         speakers += batch["speakers"]
     model.train(training)
-    errors = errors_of(texts)
+    errors = errors_of(texts, unit)
     nats_per_label = nats / labels if labels else float("nan")
-    return Evaluation(errors, nats_per_label, per_speaker(texts, speakers), texts, time.monotonic() - started)
+    return Evaluation(errors, nats_per_label, per_speaker(texts, speakers, unit), texts, time.monotonic() - started)
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Batch]:
@@ -138,13 +159,13 @@ def in_batches(examples: Sequence[Example], size: int) -> Iterator[Batch]:
         yield collate(ordered[start : start + size])
 
 
-def errors_of(texts: Sequence[tuple[str, str, str]]) -> WordErrors:
-    return count_errors([reference for _, reference, _ in texts], [hypothesis for _, _, hypothesis in texts])
+def errors_of(texts: Sequence[tuple[str, str, str]], unit: Unit = "word") -> Errors:
+    return count_errors([reference for _, reference, _ in texts], [hypothesis for _, _, hypothesis in texts], unit)
 
 
-def per_speaker(texts: Sequence[tuple[str, str, str]], speakers: Sequence[str]) -> dict[str, WordErrors]:
+def per_speaker(texts: Sequence[tuple[str, str, str]], speakers: Sequence[str], unit: Unit = "word") -> dict[str, Errors]:
     names = sorted(set(speakers))
     if len(names) < 2:
         return {}
     pairs = list(zip(speakers, texts, strict=True))
-    return {name: errors_of([text for speaker, text in pairs if speaker == name]) for name in names}
+    return {name: errors_of([text for speaker, text in pairs if speaker == name], unit) for name in names}

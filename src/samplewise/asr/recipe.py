@@ -159,11 +159,13 @@ class CharactersOptions:
     Attributes:
         characters: all that may occur, the space included; null collects them from the training texts.
         lowercase: texts are put in lower case first.
+        unknown: a last class stands for other characters; without it utterances that hold such cannot be used.
     """
 
     kind: Literal["characters"] = "characters"
     characters: str | None = None
     lowercase: bool = True
+    unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -268,10 +270,12 @@ class DecodingOptions:
     Attributes:
         max_symbols: most labels emitted in one encoder frame.
         batch_size: utterances decoded at a time.
+        unit: what errors are counted in, which gives a WER or a CER.
     """
 
     max_symbols: int = 5
     batch_size: int = 64
+    unit: Literal["word", "character"] = "word"
 
     def __post_init__(self) -> None:
         positive(max_symbols=self.max_symbols, batch_size=self.batch_size)

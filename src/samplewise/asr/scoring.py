@@ -52,6 +52,7 @@ def score(
         recogniser.run.tokenizer.decode,
         max_symbols=options.max_symbols,
         batch_size=options.batch_size,
+        unit=options.unit,
     )
     if as_json:
         say(json.dumps({**evaluation.to_plain(), "skipped": bad.counts()}))

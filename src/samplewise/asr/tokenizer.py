@@ -35,18 +35,23 @@ class Tokenizer(Protocol):
 
 
 class CharacterTokenizer:
-    """Every character is a class, the space included."""
+    """Every character is a class, the space included.
 
-    unknown = None
+    Args:
+        characters: all different; class i is characters[i - 1].
+        lowercase: texts are put in lower case first.
+        unknown: a last class stands for characters that are not among them.
+    """
 
-    def __init__(self, characters: str, lowercase: bool = True):
+    def __init__(self, characters: str, lowercase: bool = True, unknown: bool = False):
         if len(set(characters)) != len(characters):
             raise UserError(f"tokenizer.characters holds a character twice: {characters!r}")
         if not characters:
             raise UserError("the vocabulary is empty: the training texts hold no characters")
         self.characters = characters
         self.lowercase = lowercase
-        self.size = 1 + len(characters)  # with blank
+        self.unknown = 1 + len(characters) if unknown else None
+        self.size = 1 + len(characters) + unknown  # with blank
         self._ids = {character: i for i, character in enumerate(characters, start=BLANK + 1)}
 
     def normalise(self, text: str) -> str:
@@ -55,19 +60,23 @@ class CharacterTokenizer:
         return text.lower() if self.lowercase else text
 
     def encode(self, text: str) -> list[int]:
-        """Raises OutOfVocabularyError naming the characters that are not in the vocabulary."""
+        """Raises OutOfVocabularyError naming the characters that are not in the vocabulary, if it has no class for them."""
         text = self.normalise(text)
+        if self.unknown is not None:
+            return [self._ids.get(character, self.unknown) for character in text]
         unknown = sorted({character for character in text if character not in self._ids})
         if unknown:
             raise OutOfVocabularyError(f"{', '.join(map(repr, unknown))} in {text[:60]!r}")
         return [self._ids[character] for character in text]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """White space as in `normalise`, so that a stray space costs no word."""
-        return " ".join("".join(self.characters[i - 1] for i in ids if i != BLANK).split())
+        """White space as in `normalise`, so that a stray space costs no word; an unknown character is shown as ⁇."""
+        shown = ("⁇" if i == self.unknown else self.characters[i - 1] for i in ids if i != BLANK)
+        return " ".join("".join(shown).split())
 
     def to_plain(self) -> dict[str, Any]:
-        return {"kind": "characters", "characters": self.characters, "lowercase": self.lowercase}
+        options = {"lowercase": self.lowercase, "unknown": self.unknown is not None}
+        return {"kind": "characters", "characters": self.characters, **options}
 
 
 class WordTokenizer:
@@ -113,11 +122,11 @@ def make_tokenizer(options: CharactersOptions | SentencePieceOptions | WordsOpti
         return WordTokenizer(sorted({word for text in normal for word in text.split()}), options.lowercase)
     characters = options.characters
     if characters is None:
-        joined = " ".join(" ".join(text.split()) for text in texts)
-        characters = "".join(sorted(set(joined.lower() if options.lowercase else joined)))
+        normal = (" ".join(text.lower().split() if options.lowercase else text.split()) for text in texts)
+        characters = "".join(sorted(set().union(*normal)))
     elif options.lowercase and characters != characters.lower():
         raise UserError("tokenizer.characters has upper-case letters, but tokenizer.lowercase is true")
-    return CharacterTokenizer(characters, options.lowercase)
+    return CharacterTokenizer(characters, options.lowercase, options.unknown)
 
 
 def class_counts(tokenizer: Tokenizer, texts: Iterable[str]) -> torch.Tensor:

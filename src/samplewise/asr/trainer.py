@@ -162,11 +162,12 @@ class TransducerTrainer(transformers.Trainer):
         return padded([row[:length] for row, length in rows])
 
     def error_rate(self, prediction: transformers.EvalPrediction) -> dict[str, float]:
-        texts = [
+        references, hypotheses = (
             [self.decode([i for i in row if i != PADDING]) for row in np.asarray(ids).tolist()]
             for ids in (prediction.label_ids, prediction.predictions)
-        ]
-        return {"wer": count_errors(*texts).wer}
+        )
+        errors = count_errors(references, hypotheses, self.recipe.decoding.unit)
+        return {errors.name.lower(): errors.rate}
 
 
 def padded(rows: list[list[int]]) -> torch.Tensor:

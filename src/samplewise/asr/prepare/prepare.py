@@ -11,7 +11,10 @@ from samplewise.asr.prepare.manifests import CorpusFiles, Line, read_lines, writ
 from samplewise.asr.problems import UserError
 from samplewise.asr.typed import suggest
 
-CORPORA = {"librispeech": ("librispeech", "LibriSpeech")}
+CORPORA = {  # module and class of each
+    "librispeech": ("librispeech", "LibriSpeech"),
+    "aishell1": ("aishell", "Aishell"),
+}
 NOTE = "prepared.json"  # in the target: which corpus from where, so that manifests of two are not mixed up
 NEEDS_LHOTSE = "preparing corpora needs lhotse: pip install 'samplewise[corpora]' ({error})"
 Say = Callable[[str], None]
