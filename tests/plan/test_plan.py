@@ -1,14 +1,17 @@
 """The planner: budgets, groups, formulas, and the least that works."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import samplewise
 from samplewise import TransducerError
 from samplewise.cli import main
-from samplewise.plan.budget import parse_budget, show_bytes
+from samplewise.plan.budget import CPU, default_budget, gpu, gpu_budget, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, FUNCTIONS, SPACES, TIMES, Amounts, evaluate, function_costs
-from samplewise.plan.planner import Sizes, cut, schedule_of, schedule_tiled
+from samplewise.plan.planner import SMALLEST_TILE, Sizes, cut, row_bytes, schedule_of, schedule_tiled
 
 
 @pytest.mark.parametrize(
@@ -118,3 +121,48 @@ def test_the_command_says_method_and_batches(capsys):
     assert "guided" in shown and "workspace" in shown and "batched" in shown.split("that fit 1GiB")[1]
     assert main(["plan", *sizes, "--budget", "1KiB"]) == 1
     assert "needs at least" in capsys.readouterr().err
+
+
+L2 = 50 << 20
+
+
+@pytest.mark.parametrize("classes", [32, 2048, 8192, 100_000])
+@pytest.mark.parametrize("device", [CPU, gpu(L2), gpu(0)])
+def test_a_tile_stays_in_the_cache(device, classes):
+    """One formula for every device: rows of a tile are what its cache holds, within limits."""
+    sizes = Sizes([1000] * 64, [100] * 64, classes, 512, 2, 4, gradient=True, device=device)
+    schedule = schedule_tiled(sizes, 4 << 30, 4 << 30)
+    rows = device.cache // row_bytes(sizes)
+    assert schedule.tile_rows == max(SMALLEST_TILE, min(device.most_rows, rows))
+    assert schedule.workspace <= 4 << 30
+
+
+def test_alphas_of_all_utterances_at_once():
+    """On a GPU every utterance of a group keeps its alphas at the same time, 8 of 32 bytes a node; and a group holds many
+    utterances rather than their logits."""
+    sizes = Sizes([1500] * 400, [200] * 400, 256, 64, 4, 4, True, device=gpu(L2))
+    schedule = schedule_tiled(sizes, 512 << 20, 512 << 20)
+    assert schedule.kept_rows == 0 and schedule.workspace <= 512 << 20
+    assert 32 * max(schedule.group_nodes) > 0.9 * ((512 << 20) - row_bytes(sizes) * schedule.tile_rows)
+    assert schedule.groups[0] == (0, max(schedule.group_nodes) // (1500 * 201)) != (0, 1)
+    few = schedule_tiled(replace(sizes, frames=[100] * 4, labels=[20] * 4), 512 << 20, 512 << 20)
+    assert few.kept_rows == sum(few.group_nodes)
+
+
+def test_the_default_on_a_gpu():
+    """At most 2 GiB, a quarter of what is free, and the same for a little more or less of it."""
+    assert gpu_budget(80 << 30) == gpu_budget(10 << 30) == 2 << 30
+    assert gpu_budget(4 << 30) == gpu_budget((4 << 30) + 12345) == 1 << 30
+    assert gpu_budget(0) == 1 << 20
+
+
+def test_a_gpu_is_asked(monkeypatch):
+    """Free memory is what the driver says and what PyTorch holds unused; the cache is the device's own."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 << 30)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1 << 29)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=L2))
+    assert default_budget(torch.device("cuda")) == 512 << 20
+    plan = samplewise.plan(4, 300, 60, 2048, 512, device="cuda")
+    assert plan.method == "tiled" and "GPU" in plan.reason
+    assert plan.tile_rows == (L2 // 2) // row_bytes(plan.sizes)

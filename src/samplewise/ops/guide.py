@@ -75,8 +75,8 @@ def guide(problem: Problem, group: Group, out: Emissions, kept: Kept | None) -> 
                 tile = replace(tile, h=floats(problem, one.height, few))
                 weight = floats(problem, few, problem.weight.shape[1])
             for s, first in enumerate(some):
-                node = torch.arange(first, min(first + one.height, one.start + one.nodes), device=problem.device)
-                stretch(problem, mapped, one, node, tile.head(node.numel()), choice, s, weight, out)
+                here = slice(first, min(first + one.height, one.start + one.nodes))
+                stretch(problem, mapped, one, here, tile.head(here.stop - first), choice, s, weight, out)
 
 
 def choose(problem: Problem, group: Group, one: Utterance, starts: list[int], generator: torch.Generator) -> Choice:
@@ -121,14 +121,15 @@ def stretch(
     problem: Problem,
     mapped: Group,
     one: Utterance,
-    node: Tensor,
+    here: slice,
     tile: Tile,
     choice: Choice,
     s: int,
     weight: Tensor,
     out: Emissions,
 ) -> None:
-    """Estimates for the nodes (R,) of stretch s. `weight` (S, D) is a buffer for the rows of its classes."""
+    """Estimates for the R nodes `here` of stretch s. `weight` (S, D) is a buffer for the rows of its classes."""
+    node = torch.arange(here.start, here.stop, device=problem.device)
     joint_tile(problem, mapped, node, tile)
     classes, excess = choice.classes[s], choice.excess[s]
     torch.index_select(problem.weight, 0, classes, out=weight)
@@ -140,7 +141,6 @@ def stretch(
     below = place.long().clamp(max=max(0, levels - 2))
     above = (below + 1).clamp(max=levels - 1)
     correction = torch.lerp(excess[below], excess[above], (place - below).to(excess.dtype))
-    here = slice(int(node[0]), int(node[-1]) + 1)
     out.log_denominator[here] -= correction
     out.lp_blank[here] += correction
     out.lp_label[here] += correction

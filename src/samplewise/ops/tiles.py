@@ -79,9 +79,10 @@ class Kept:
         self.z, self.h = floats(problem, capacity, dim), floats(problem, capacity, classes)  # (K, D), (K, C)
         self.nodes: list[Tensor] = []
         self.held = 0
+        self.whole = False  # every node of a group is here, in order
 
     def clear(self) -> None:
-        self.nodes, self.held = [], 0
+        self.nodes, self.held, self.whole = [], 0, False
 
     @property
     def room(self) -> int:
@@ -99,6 +100,8 @@ class Kept:
         """Of some nodes those that are here, their rows, and those that are not."""
         if self.held == 0:
             return node[:0], node[:0], node
+        if self.whole:  # and nothing has to be looked up, or waited for
+            return node, node, node[:0]
         stored, order = torch.cat(self.nodes).sort()
         at = torch.searchsorted(stored, node).clamp_(max=self.held - 1)
         here = stored[at] == node
@@ -162,6 +165,8 @@ def emission_pass(
         problem.kernels.emission(
             here.h, problem.bias, node, here.label, problem.blank, out.log_denominator, out.lp_blank, out.lp_label
         )
+    if kept is not None:
+        kept.whole = nodes is None and kept.held == count
 
 
 def gradient_pass(

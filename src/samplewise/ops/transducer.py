@@ -29,7 +29,7 @@ from samplewise.ops.problem import (
     real_dtype,
     wide_dtype,
 )
-from samplewise.plan.budget import default_budget
+from samplewise.plan.budget import default_budget, device_of
 from samplewise.plan.planner import Sizes, schedule_of
 
 
@@ -68,9 +68,9 @@ def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple
     if wanted and options.compute_dtype == torch.float16:  # dz = dh W must stay within the range, too
         scale = min(HALF_RANGE, torch.finfo(torch.float16).max / (4 * max(float(weight.detach().abs().max()), 1e-3)))
     gradients = Gradients.of(inputs.encoder_out, inputs.predictor_out, weight, real, wanted) if wanted else None
-    unusable = (~torch.isfinite(weights)).nonzero()[:, 0].tolist() if wanted else []
-    if unusable:
-        weights = weights.masked_fill(~torch.isfinite(weights), 0.0)
+    unusable: list[int] = []
+    if wanted and not bool((finite := torch.isfinite(weights)).all()):
+        unusable, weights = (~finite).nonzero()[:, 0].tolist(), weights.masked_fill(~finite, 0.0)
     if scale != 1.0:
         weights = weights / (top := weights.abs().max().clamp(min=1e-30)) * scale
         scale /= float(top)
@@ -101,6 +101,7 @@ def passes(
     sizes = Sizes(
         lengths.frames, lengths.labels, problem.weight.shape[0], problem.weight.shape[1], problem.compute.itemsize,
         problem.real.itemsize, gradients is not None, torch.get_num_threads() if problem.device.type == "cpu" else 1, gathered,
+        device_of(problem.device),
     )  # fmt: skip
     budget, default = options.memory_budget or None, default_budget(problem.device)
     tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance

@@ -9,9 +9,17 @@ import torch
 
 from samplewise.checks import METHODS, check_choice
 from samplewise.errors import TransducerError
-from samplewise.plan.budget import default_budget, parse_budget, show_bytes
+from samplewise.plan.budget import default_budget, device_of, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, Amounts, FunctionCost, function_costs
-from samplewise.plan.planner import Schedule, Sizes, expected_bytes, guide_classes, guide_share, schedule_of
+from samplewise.plan.planner import (
+    WORTHWHILE_GUIDE,
+    Schedule,
+    Sizes,
+    expected_bytes,
+    guide_classes,
+    guide_share,
+    schedule_of,
+)
 
 TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
 
@@ -158,7 +166,7 @@ def plan(
     device = torch.device(device)
     compute = dtype.itemsize
     threads = torch.get_num_threads() if device.type == "cpu" else 1
-    sizes = Sizes(every_frames, every_labels, vocab, dim, compute, max(compute, 4), gradient, threads)
+    sizes = Sizes(every_frames, every_labels, vocab, dim, compute, max(compute, 4), gradient, threads, device=device_of(device))
     budget, default = parse_budget(memory_budget), default_budget(device)
     schedule = schedule_of(method, sizes, budget, default, max(every_frames), max(every_labels) + 1)
     return Plan(sizes, schedule, dtype, share, budget or default, _reason(method, sizes, schedule))
@@ -181,6 +189,8 @@ def _reason(method: str, sizes: Sizes, schedule: Schedule) -> str:
     drawn = guide_classes(sizes.classes)
     if schedule.method == "guided":
         return f"a guide of {classes} classes ({drawn} drawn) out of {sizes.classes} finds the nodes that matter"
+    if sizes.device.at_once and guide_share(sizes) <= WORTHWHILE_GUIDE:
+        return f"a guide of {classes} of {sizes.classes} classes has not been measured on a GPU; every node is exact"
     if schedule.kept_rows:
         return f"a guide would need {classes} of {sizes.classes} classes; the logits of a group fit the budget and are kept"
     return f"a guide would need {classes} of {sizes.classes} classes; logits are made again for the nodes that matter"

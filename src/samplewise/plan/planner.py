@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from samplewise.errors import TransducerError
-from samplewise.plan.budget import show_bytes
+from samplewise.plan.budget import CPU, Device, show_bytes
 
 BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of rows (1 MiB of float64)
-TILE_BYTES = 8 << 20  # z, h and dz of a tile stay near the caches
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
 LONGEST_STRETCH = 2048  # nodes of a guide that share their classes
 PROBES, STRETCHES_AT_ONCE = 8, 16  # whole softmaxes of a stretch, and stretches whose probes are computed together
 SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matrix product packs; measured
-SMALLEST_TILE, LARGEST_TILE = 128, 4096
+SMALLEST_TILE = 128
 WORTHWHILE_GUIDE = 0.4  # of all classes; above it a guide costs more than it saves
 
 
@@ -33,6 +32,7 @@ class Sizes:
     gradient: bool
     threads: int = 1
     gathered: bool = False  # the weight's rows are copied, and its gradient goes on from a sum of its own: sampled softmax
+    device: Device = CPU
 
     @property
     def nodes(self) -> list[int]:
@@ -59,10 +59,11 @@ def row_bytes(sizes: Sizes) -> int:
 
 def node_bytes(sizes: Sizes, method: str) -> int:
     """A node of a group: three floats, and its place in the list of active nodes. A guide keeps both emissions and occupancies,
-    and marks exact nodes."""
+    and marks exact nodes. Where all utterances run at once, so do their alphas."""
+    alpha = 8 if sizes.device.at_once and (sizes.gradient or method == "guided") else 0
     if method == "guided":
-        return 8 + 4 * sizes.real_bytes + 8 + 8 + 2
-    return 8 + 2 * sizes.real_bytes + (8 if sizes.gradient else 0)
+        return 8 + 4 * sizes.real_bytes + 8 + 8 + 2 + alpha
+    return 8 + 2 * sizes.real_bytes + (8 if sizes.gradient else 0) + alpha
 
 
 def alpha_bytes(frames: int, labels: int) -> int:
@@ -75,7 +76,7 @@ def fixed_bytes(sizes: Sizes) -> int:
     """What does not depend on the batch: the weight in the compute dtype, sums in the real one, lattice and select a thread."""
     low_precision = sizes.compute_bytes < sizes.real_bytes
     weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision or sizes.gathered else 0
-    lattice = max(map(alpha_bytes, sizes.frames, sizes.labels)) * sizes.threads
+    lattice = 0 if sizes.device.at_once else max(map(alpha_bytes, sizes.frames, sizes.labels)) * sizes.threads
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
     by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0
     return weight + lattice + packed + SLACK + by_thread
@@ -116,7 +117,7 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     row, node, fixed = row_bytes(sizes), node_bytes(sizes, method), fixed_bytes(sizes)
     if method == "guided":
         fixed += guide_bytes(sizes, min(LONGEST_STRETCH, max(nodes)))
-    wanted = max(SMALLEST_TILE, min(LARGEST_TILE, TILE_BYTES // row))
+    wanted = max(SMALLEST_TILE, min(sizes.device.most_rows, sizes.device.cache // row))
     wanted = min(wanted, sum(nodes))
     floor = fixed + node * max(nodes)
     if budget is None:
@@ -129,7 +130,8 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     capacity, kept = left // node, 0
     if sizes.gradient and method == "tiled":
         together = left // (node + kept_bytes(sizes))
-        if together >= max(nodes):  # then every group keeps all that it has
+        enough = sum(nodes) if sizes.device.at_once else max(nodes)  # a GPU wants many utterances in a group
+        if together >= enough:  # then every group keeps all that it has
             capacity = together
             kept = min(capacity, sum(nodes))
     groups = cut(nodes, capacity)
@@ -144,9 +146,10 @@ def choose(sizes: Sizes, budget: int | None, default: int) -> Schedule:
     """The schedule of method "auto", the cheapest that fits.
 
     "guided" pays where the guide's classes are few beside all of them; "tiled" everywhere else, which includes what
-    "samplewise" does for utterances whose logits fit the budget. The reason is said in the plan.
+    "samplewise" does for utterances whose logits fit the budget, and on a GPU, where the guide's many small steps have not been
+    measured. The reason is said in the plan.
     """
-    if guide_share(sizes) <= WORTHWHILE_GUIDE:
+    if guide_share(sizes) <= WORTHWHILE_GUIDE and not sizes.device.at_once:
         try:
             return schedule_tiled(sizes, budget, default, "guided")
         except TransducerError:
