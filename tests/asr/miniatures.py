@@ -122,3 +122,48 @@ def make_aishell(directory: Path) -> Path:
     (root / "transcript").mkdir()
     (root / "transcript" / "aishell_transcript_v0.8.txt").write_text("".join(lines), encoding="utf-8")
     return root
+
+
+CSJ = ("A90F0001", "A90M0002", "A01M0264", "A01M0097", "A01M0110", "A01F0001", "S00F0019", "S90F0003", "D90F0004")
+PIECES = [  # of a talk: short units as they are written down, tags included, and how they are pronounced
+    [("(F えー)", "(F エー)"), ("港", "ミナト"), ("の", "ノ"), ("灯り", "アカリ")],
+    [("(D こ)", "(D コ)"), ("古い", "フルイ"), ("船", "フネ"), ("です", "デス<H>")],
+    [("(A 二十;２０)", "ニジュー"), ("年", "ネン"), ("まえ", "(W マイ;マエ)"), ("んー", "ンー")],
+    [("(R ×××)", "(R ×××)"), ("さん", "サン")],
+    [("白い", "シロイ"), ("雲", "クモ")],
+]
+CSJ_TEXTS = ["えー港の灯りこ古い船です", "二十年まえん", "白い雲"]  # close pieces are one; names blanked out are left out
+
+
+def make_csj(directory: Path, *, dvd: bool = False) -> Path:
+    """Talks of made-up content with their transcripts in Shift-JIS: MORPH/SDB and WAV, or the layout of the DVDs."""
+    sound = clips()
+    for order, talk in enumerate(CSJ):
+        volume = ("core", "noncore")[order % 2]
+        wav = directory / (f"dvd{3 + order}/{talk}" if dvd else f"WAV/{volume}")
+        sdb = directory / (f"dvd{3 + order}/{talk}" if dvd else f"MORPH/SDB/{volume}")
+        samples, rows = talk_of(talk, sound)
+        for folder in (wav, sdb):
+            folder.mkdir(parents=True, exist_ok=True)
+        for channel in ("-L", "-R") if talk.startswith("D") else ("",):
+            soundfile.write(wav / f"{talk}{channel}.wav", samples, RATE, subtype="PCM_16")
+        (sdb / f"{talk}.sdb").write_bytes("".join(row + ("\r\n" if dvd else "\n") for row in rows).encode("shift_jis"))
+    (directory / "README.txt").write_text("made up\n")
+    return directory
+
+
+def talk_of(name: str, sound: Iterator[np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    """A recording, and a row for every short unit: the third column the talk, the fourth piece, time and channel."""
+    samples, rows, start = [np.zeros(RATE, np.float32)], [], 1.0
+    for number, piece in enumerate(PIECES, start=1):
+        clip = next(sound)
+        end = start + len(clip) / RATE
+        for order, (surface, spoken) in enumerate(piece):
+            time = f"{number:04} {start:09.3f}-{end:09.3f} L:-{number:03}-{order + 1:03}"
+            plain = surface.strip("()").split(" ")[-1].split(";")[0]
+            columns = ["短", f"{number:04}", name, time, plain, surface, "", "", "", plain, spoken, "名詞"]
+            rows.append("\t".join(columns))
+        pause = 0.2 if number == 1 else 0.8
+        samples += [clip, np.zeros(round(pause * RATE), np.float32)]
+        start = round(end + pause, 3)
+    return np.concatenate(samples), rows

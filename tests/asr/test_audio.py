@@ -89,6 +89,18 @@ def test_shorter_than_the_manifest_says(tmp_path):
     assert len(read_audio(tmp_path / "a.wav", RATE, duration=1.05)) == RATE
 
 
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+def test_a_piece_of_a_recording(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    soundfile.write(path, np.linspace(-0.9, 0.9, 2 * RATE), RATE)
+    whole = read_audio(path, RATE)
+    np.testing.assert_array_equal(read_audio(path, RATE, duration=0.5, start=0.25), whole[RATE // 4 : 3 * RATE // 4])
+    np.testing.assert_array_equal(read_audio(path, RATE, duration=0.5, start=0.0), whole[: RATE // 2])
+    assert len(read_audio(path, RATE, duration=0.55, start=1.5)) == RATE // 2, "a little too long, as manifests round"
+    assert refused(path, duration=1.0, start=1.5) == "truncated recording"
+    assert refused(path, duration=1.0, start=3.0) == "empty recording"
+
+
 def test_a_streamed_wav_of_unknown_length_is_read(tmp_path):
     path = tmp_path / "a.wav"
     soundfile.write(path, sine(RATE), RATE)

@@ -169,6 +169,20 @@ def test_manifest_corpus_reads_and_resamples(manifest, bad):
     assert (corpus.seconds(0, 0), corpus.seconds(0, 1)) == (0.2, 0.0)
 
 
+def test_pieces_of_recordings(tmp_path, bad):
+    soundfile.write(tmp_path / "talk.wav", np.linspace(0.1, 0.9, 2 * RATE), RATE)
+    line = {"audio": "talk.wav", "text": "one"}
+    places = [{"start": 0.5, "duration": 0.25}, {"start": 1.0, "duration": 0.5}, {"start": 1.0}, {"start": -1.0, "duration": 1}]
+    path = tmp_path / "manifest.jsonl"
+    path.write_text("\n".join(json.dumps({**line, **place}) for place in places))
+    corpus = ManifestCorpus(read_manifest(path, bad), RATE)
+    assert bad.counts() == {"a start without a duration": 1, "a start before the recording": 1}
+    pieces = [corpus.utterance(0, index) for index in range(2)]
+    assert [len(piece.samples) for piece in pieces] == [RATE // 4, RATE // 2]
+    assert pieces[1].samples[0] > pieces[0].samples[-1]
+    assert len({piece.key for piece in pieces}) == 2 and "from 0.5 s" in pieces[0].key
+
+
 @pytest.mark.parametrize("name", ["an4_mini", "kathleen_en", "ljspeech_mini"])
 def test_real_manifests_can_be_read(name, bad):
     directory = SHARED / name

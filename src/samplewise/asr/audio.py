@@ -15,13 +15,14 @@ SILENCE = 1e-4  # peak amplitude below which a recording holds nothing: under 4 
 TOLERANCE = 0.1  # seconds by which a recording may be shorter than its manifest says
 
 
-def read_audio(path: str | Path, sample_rate: int, duration: float | None = None) -> np.ndarray:
-    """Read a recording, mix its channels, resample it.
+def read_audio(path: str | Path, sample_rate: int, duration: float | None = None, start: float | None = None) -> np.ndarray:
+    """Read a recording or a piece of it, mix its channels, resample it.
 
     Args:
         path: a wav, flac, ogg (Vorbis, Opus) or other file known to libsndfile.
         sample_rate: sampling rate of what is returned (Hz).
         duration: how long it ought to be (s), if known; a shorter one is refused as truncated.
+        start: where a piece of `duration` begins (s); None: the whole recording.
 
     Returns:
         Samples (S,) float32, nominally in -1..1.
@@ -37,7 +38,10 @@ def read_audio(path: str | Path, sample_rate: int, duration: float | None = None
     try:
         with soundfile.SoundFile(path) as file:
             promised, rate = file.frames, file.samplerate
-            channels = file.read(dtype="float32", always_2d=True)  # (S, channels)
+            if start is not None and duration is not None:
+                promised = min(round(duration * rate), max(0, promised - round(start * rate)))
+                file.seek(min(round(start * rate), file.frames))
+            channels = file.read(promised if start is not None else -1, dtype="float32", always_2d=True)  # (S, channels)
     except (soundfile.SoundFileError, OSError, RuntimeError) as error:
         raise BadDataError(str(path), "unreadable recording", str(error)) from None
     samples = channels.mean(axis=1)

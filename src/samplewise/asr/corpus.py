@@ -187,13 +187,14 @@ def split_recordings(recordings: Sequence[Recording], part: int, options: DigitS
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a manifest; `path` is resolved, `duration` in seconds if the line has it."""
+    """One line of a manifest; `path` is resolved, `duration` in seconds if the line has it, and `start` of a piece."""
 
     path: Path
     text: str
     key: str
     speaker: str
     duration: float | None
+    start: float | None = None
 
 
 class ManifestCorpus:
@@ -209,7 +210,7 @@ class ManifestCorpus:
     def utterance(self, epoch: int, index: int) -> Utterance:
         entry = self.entries[index]
         try:
-            samples = read_audio(entry.path, self.sample_rate, entry.duration)
+            samples = read_audio(entry.path, self.sample_rate, entry.duration, entry.start)
         except BadDataError as error:  # the same file may stand in several lines
             raise BadDataError(entry.key, error.problem.reason, error.problem.detail) from None
         return Utterance(samples, entry.text, entry.key, entry.speaker)
@@ -224,8 +225,8 @@ class ManifestCorpus:
 def read_manifest(path: str | Path, bad: BadDataLog, split: str | None = None) -> list[Entry]:
     """Read `{"audio": PATH, "text": TEXT, "duration": SECONDS, "speaker": NAME, "split": NAME}` a line.
 
-    Only `audio` and `text` are needed. Audio paths are relative to the manifest. A line that is not JSON, without a
-    text, or whose file is missing goes to `bad`.
+    Only `audio` and `text` are needed. With `"start": SECONDS` an utterance is the piece of `duration` from there. Audio
+    paths are relative to the manifest. A line that is not JSON, without a text, or whose file is missing goes to `bad`.
 
     Args:
         path: the manifest, or a directory with a `manifest.jsonl`.
@@ -284,7 +285,14 @@ def parse_entry(line: str, manifest: Path, where: str, split: str | None) -> Ent
         raise BadDataError(key, "missing file", str(audio))
     duration = values.get("duration")
     duration = float(duration) if isinstance(duration, (int, float)) else None
-    return Entry(audio, text, key, str(values.get("speaker", "")), duration)
+    start = values.get("start")
+    start = float(start) if isinstance(start, (int, float)) else None
+    if start is not None and duration is None:
+        raise BadDataError(key, "a start without a duration", f"{start:g} s")
+    if start is not None and start < 0:
+        raise BadDataError(key, "a start before the recording", f"{start:g} s")
+    key = f"{key} from {start:g} s" if start is not None else key
+    return Entry(audio, text, key, str(values.get("speaker", "")), duration, start)
 
 
 def usable_recordings(candidates: Sequence[tuple[Path, int, str, str]], rate: int, bad: BadDataLog) -> list[Recording]:

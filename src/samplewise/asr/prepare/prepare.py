@@ -14,6 +14,7 @@ from samplewise.asr.typed import suggest
 CORPORA = {  # module and class of each
     "librispeech": ("librispeech", "LibriSpeech"),
     "aishell1": ("aishell", "Aishell"),
+    "csj-aps": ("csj", "AcademicTalks"),
 }
 NOTE = "prepared.json"  # in the target: which corpus from where, so that manifests of two are not mixed up
 NEEDS_LHOTSE = "preparing corpora needs lhotse: pip install 'samplewise[corpora]' ({error})"
@@ -80,7 +81,9 @@ def read_parts(files: CorpusFiles, parts: Sequence[str], jobs: int) -> Iterator[
             if not lines:
                 raise UserError(f"{files.root}: not one utterance of {part} has both a transcript and a recording")
             yield part, lines
-    except (AssertionError, ValueError, IndexError, KeyError, OSError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # lhotse raises whatever its parsers stumble over
         reason = f"{type(error).__name__}: {error}".rstrip(": ")
         raise UserError(f"{files.root}: a transcript or a recording of {', '.join(parts)} cannot be read ({reason})") from error
 
