@@ -169,6 +169,17 @@ def test_manifest_corpus_reads_and_resamples(manifest, bad):
     assert (corpus.seconds(0, 0), corpus.seconds(0, 1)) == (0.2, 0.0)
 
 
+def test_training_utterances_may_be_played_faster_or_slower(manifest, bad):
+    entries = read_manifest(manifest, bad)[:1]
+    corpus, plain = ManifestCorpus(entries, RATE, (0.8, 1.25), seed=1), ManifestCorpus(entries, RATE)
+    lengths = [len(corpus.utterance(epoch, 0).samples) / len(plain.utterance(0, 0).samples) for epoch in range(30)]
+    assert 0.79 < min(lengths) < 0.9 and 1.1 < max(lengths) < 1.26
+    np.testing.assert_array_equal(corpus.utterance(3, 0).samples, corpus.utterance(3, 0).samples)
+    other = ManifestCorpus(entries, RATE, (0.8, 1.25), seed=2)
+    assert len(other.utterance(3, 0).samples) != len(corpus.utterance(3, 0).samples)
+    assert corpus.seconds(0, 0) == pytest.approx(0.25), "as long as it may become"
+
+
 def test_pieces_of_recordings(tmp_path, bad):
     soundfile.write(tmp_path / "talk.wav", np.linspace(0.1, 0.9, 2 * RATE), RATE)
     line = {"audio": "talk.wav", "text": "one"}

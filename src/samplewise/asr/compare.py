@@ -189,7 +189,8 @@ def finish(plan: Plan, status: int, directory: Path, results: Path, say: Say) ->
     line["load_average"] = round(statistics.fmean(loads), 2) if loads else None
     with results.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-    say(f"{plan.name}: WER {100 * line['test']['wer']:.2f}%, {line['test']['nats_per_label']:.4f} nats per label")
+    name = "wer" if "wer" in line["test"] else "cer"
+    say(f"{plan.name}: {name.upper()} {100 * line['test'][name]:.2f}%, {line['test']['nats_per_label']:.4f} nats per label")
     return True
 
 

@@ -62,7 +62,7 @@ def make_corpora(recipe: Recipe, data: str | None, sample_rate: int, bad: BadDat
         return digit_corpora(recipe, recipe.data, find_digits(data, sample_rate, bad, say), sample_rate)
     if isinstance(recipe.data, FeatureFilesOptions):
         return feature_corpora(recipe, recipe.data, data, bad, say)
-    return manifest_corpora(recipe.data, data, sample_rate, bad, say)
+    return manifest_corpora(recipe, recipe.data, data, sample_rate, bad, say)
 
 
 def digit_corpora(recipe: Recipe, options: DigitStringsOptions, source: DigitSource, sample_rate: int) -> Corpora:
@@ -89,10 +89,17 @@ def digit_test(recipe: Recipe, data: str | None, sample_rate: int, bad: BadDataL
     return DigitStrings(chosen, options, part=TEST, seed=recipe.seed, sample_rate=sample_rate)
 
 
-def manifest_corpora(options: ManifestOptions, data: str | None, sample_rate: int, bad: BadDataLog, say: Say) -> Corpora:
+def manifest_corpora(
+    recipe: Recipe, options: ManifestOptions, data: str | None, sample_rate: int, bad: BadDataLog, say: Say
+) -> Corpora:
     root = data_directory(options, data)
     found = read_subsets(options, root, bad, say, parse_entry)
-    made = {name: ManifestCorpus(with_texts(options, entries), sample_rate) for name, entries in found.items()}
+    made = {
+        name: ManifestCorpus(
+            with_texts(options, entries), sample_rate, options.speed if name == "train" else (1.0, 1.0), recipe.seed
+        )
+        for name, entries in found.items()
+    }
     return Corpora(made["train"], made.get("valid"), made.get("test"), describe("manifest", root, found))
 
 
@@ -154,4 +161,6 @@ def describe(kind: str, root: Path, found: Mapping[str, Sequence[Entry | Feature
 
 
 def where(entry: Entry | FeatureEntry) -> str:
-    return str(entry.path) if isinstance(entry, Entry) else f"{entry.path}:{entry.array}"
+    if isinstance(entry, FeatureEntry):
+        return f"{entry.path}:{entry.array}"
+    return str(entry.path) if entry.start is None else f"{entry.path}@{entry.start}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
+import soxr
 
 from samplewise.asr.audio import read_audio
 from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError
@@ -198,11 +199,20 @@ class Entry:
 
 
 class ManifestCorpus:
-    """The utterances of a JSON-lines manifest, read from disk as they are needed."""
+    """The utterances of a JSON-lines manifest, read from disk as they are needed.
 
-    def __init__(self, entries: Sequence[Entry], sample_rate: int):
+    Args:
+        entries: of one manifest.
+        sample_rate: of the samples given (Hz).
+        speed: slowest and fastest factor at which an utterance is played, pitch and all; for training.
+        seed: the recipe's; the speed of utterance i in epoch e is a pure function of it, e and i.
+    """
+
+    def __init__(self, entries: Sequence[Entry], sample_rate: int, speed: tuple[float, float] = (1.0, 1.0), seed: int = 0):
         self.entries = entries
         self.sample_rate = sample_rate
+        self.speed = speed
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -213,10 +223,14 @@ class ManifestCorpus:
             samples = read_audio(entry.path, self.sample_rate, entry.duration, entry.start)
         except BadDataError as error:  # the same file may stand in several lines
             raise BadDataError(entry.key, error.problem.reason, error.problem.detail) from None
+        if self.speed != (1.0, 1.0):
+            rng = np.random.default_rng((self.seed, TRAIN, epoch, index))
+            samples = soxr.resample(samples, self.sample_rate * rng.uniform(*self.speed), self.sample_rate)
         return Utterance(samples, entry.text, entry.key, entry.speaker)
 
     def seconds(self, epoch: int, index: int) -> float:
-        return self.entries[index].duration or 0.0
+        """At the slowest speed: to draw the right one takes too long for the millions of utterances of a long run."""
+        return (self.entries[index].duration or 0.0) / self.speed[0]
 
     def texts(self) -> Iterable[str]:
         return [entry.text for entry in self.entries]

@@ -60,12 +60,18 @@ class SubsetOptions:
     split: str | None = None
 
 
+def check_speed(speed: tuple[float, float]) -> None:
+    if not 0.5 <= speed[0] <= speed[1] <= 2:
+        raise ValueError(f"speed must be [slowest, fastest] between 0.5 and 2, got {list(speed)}")
+
+
 @dataclass(frozen=True)
 class ManifestOptions:
     """Utterances listed in JSON-lines files, `{"audio": PATH, "text": TEXT, ...}` a line.
 
     Attributes:
         root: the directory that manifests and audio paths are relative to; `--data` replaces it.
+        speed: slowest and fastest factor at which a training utterance is played, drawn anew every epoch.
         text: texts as they are given, or their words alone: letters and apostrophes in lower case.
     """
 
@@ -74,7 +80,11 @@ class ManifestOptions:
     root: str = "."
     valid: SubsetOptions | None = None
     test: SubsetOptions | None = None
+    speed: tuple[float, float] = (1.0, 1.0)
     text: Literal["given", "words"] = "given"
+
+    def __post_init__(self) -> None:
+        check_speed(self.speed)
 
 
 @dataclass(frozen=True)
@@ -94,8 +104,7 @@ class FeatureFilesOptions:
     speed: tuple[float, float] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.speed[0] <= self.speed[1] <= 2:
-            raise ValueError(f"speed must be [slowest, fastest] between 0.5 and 2, got {list(self.speed)}")
+        check_speed(self.speed)
 
 
 @dataclass(frozen=True)
