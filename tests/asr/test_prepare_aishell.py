@@ -11,7 +11,7 @@ from samplewise.asr.prepare.prepare import prepare
 from samplewise.asr.problems import UserError
 from samplewise.cli import main
 
-from .miniatures import AISHELL, make_aishell, small
+from .miniatures import AISHELL, check_losses, make_aishell, small
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -65,12 +65,14 @@ def test_a_missing_transcript_is_told(tmp_path):
         prepare("aishell1", corpus, tmp_path / "to")
 
 
-def test_from_training_to_a_text(prepared, corpus, tmp_path, capfd, monkeypatch):
+@pytest.mark.parametrize("recipe", ["aishell1", "aishell1_sampled"])
+def test_from_training_to_a_text(recipe, prepared, corpus, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("samplewise.asr.train.measure", lambda step: None)
     run = str(tmp_path / "run")
-    assert main(["train", str(RECIPES / "aishell1.yaml"), "--output", run, "--data", str(prepared), *small()]) == 0
+    assert main(["train", str(RECIPES / f"{recipe}.yaml"), "--output", run, "--data", str(prepared), *small(recipe)]) == 0
     assert "test CER" in capfd.readouterr().out
     results = json.loads((tmp_path / "run" / "results.json").read_text())
+    check_losses(recipe, results["training_log"])
     characters = {character for line in lines(prepared / "train.jsonl") for character in line["text"]}
     assert results["classes"] == len(characters) + 2
     test = results["test"]

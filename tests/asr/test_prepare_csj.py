@@ -11,7 +11,7 @@ from samplewise.asr.prepare.prepare import prepare
 from samplewise.asr.problems import UserError
 from samplewise.cli import main
 
-from .miniatures import CSJ_TEXTS, make_csj, small
+from .miniatures import CSJ_TEXTS, check_losses, make_csj, small
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 PARTS = {  # part: its talks
@@ -79,12 +79,14 @@ def test_a_transcript_of_another_encoding_is_told(tmp_path):
         prepare("csj-aps", corpus, tmp_path / "to", parts=["valid"])
 
 
-def test_from_training_to_a_text(prepared, corpus, tmp_path, capfd, monkeypatch):
+@pytest.mark.parametrize("recipe", ["csj_aps", "csj_aps_sampled"])
+def test_from_training_to_a_text(recipe, prepared, corpus, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("samplewise.asr.train.measure", lambda step: None)
     run = str(tmp_path / "run")
-    assert main(["train", str(RECIPES / "csj_aps.yaml"), "--output", run, "--data", str(prepared), *small()]) == 0
+    assert main(["train", str(RECIPES / f"{recipe}.yaml"), "--output", run, "--data", str(prepared), *small(recipe)]) == 0
     assert "test CER" in capfd.readouterr().out
     results = json.loads((tmp_path / "run" / "results.json").read_text())
+    check_losses(recipe, results["training_log"])
     assert results["classes"] == len(set("".join(CSJ_TEXTS))) + 2
     assert results["test"]["utterances"] == 6 and results["test"]["characters"] == 2 * len("".join(CSJ_TEXTS))
     assert set(results["test"]["by_speaker"]) == PARTS["eval1"] and results["skipped"] == {}

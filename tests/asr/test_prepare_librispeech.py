@@ -9,7 +9,7 @@ import pytest
 
 from samplewise.cli import main
 
-from .miniatures import LIBRISPEECH, make_librispeech, small
+from .miniatures import LIBRISPEECH, check_losses, make_librispeech, small
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -43,14 +43,15 @@ def test_every_part_has_a_manifest_of_all_its_utterances(corpus, prepared):
     assert len(set(together)) == len(together) == sum(LIBRISPEECH[part] for part in LIBRISPEECH if part.startswith("train"))
 
 
-@pytest.mark.parametrize("recipe", ["librispeech_100", "librispeech_960"])
+@pytest.mark.parametrize("recipe", ["librispeech_100", "librispeech_960", "librispeech_100_sampled", "librispeech_960_sampled"])
 def test_from_training_to_a_text(recipe, prepared, corpus, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("samplewise.asr.train.measure", lambda step: None)
     run = str(tmp_path / "run")
-    options = small(tokenizer__vocab_size=40)
+    options = small(recipe, tokenizer__vocab_size=40)
     assert main(["train", str(RECIPES / f"{recipe}.yaml"), "--output", run, "--data", str(prepared), *options]) == 0
     assert "test WER" in capfd.readouterr().out
     results = json.loads((tmp_path / "run" / "results.json").read_text())
+    check_losses(recipe, results["training_log"])
     assert (results["classes"], results["test"]["utterances"], results["skipped"]) == (40, 3, {})
     log = results["training_log"]
     assert [line["step"] for line in log if "eval_wer" in line] == [2, 4]

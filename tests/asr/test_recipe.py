@@ -12,6 +12,7 @@ import pytest
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import (
     DigitStringsOptions,
+    LSTMOptions,
     ManifestOptions,
     Recipe,
     SubsetOptions,
@@ -95,6 +96,24 @@ def test_a_wrong_recipe_is_named(tmp_path, text, message):
     with pytest.raises(UserError) as error:
         load(tmp_path, text)
     assert message in str(error.value)
+
+
+def test_a_recipe_may_be_based_on_another(tmp_path):
+    (tmp_path / "base.yaml").write_text(
+        MINIMAL + "encoder: {kind: conformer, layers: 3, heads: 2}\ntraining: {steps: 7, keep: 5}\n"
+    )
+    recipe = load(tmp_path, "base: base.yaml\nname: b\nencoder: {layers: 4}\ntraining: {steps: 8}\n", "training.workers=1")
+    assert (recipe.name, recipe.encoder.kind, recipe.encoder.layers, recipe.encoder.heads) == ("b", "conformer", 4, 2)
+    assert (recipe.training.steps, recipe.training.keep, recipe.training.workers) == (8, 5, 1)
+    assert load(tmp_path, "base: base.yaml\nencoder: {kind: lstm, hidden: 8}\n").encoder == LSTMOptions(hidden=8)
+
+
+@pytest.mark.parametrize(
+    ("base", "message"), [("none.yaml", "no recipe at"), ("recipe.yaml", "not based on this one"), ("3", "got 3")]
+)
+def test_a_wrong_base_is_named(tmp_path, base, message):
+    with pytest.raises(UserError, match=message):
+        load(tmp_path, f"base: {base}\n")
 
 
 def test_a_missing_recipe_suggests_a_near_one(tmp_path):

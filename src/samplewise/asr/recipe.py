@@ -15,7 +15,7 @@ import yaml
 from samplewise.asr.objective import CTCOptions, LossOptions, SamplingOptions
 from samplewise.asr.options import ConformerOptions, SentencePieceOptions, SpecAugmentOptions
 from samplewise.asr.problems import UserError
-from samplewise.asr.typed import at_least_zero, build, plain, positive, set_key, share, suggest
+from samplewise.asr.typed import at_least_zero, build, merge, plain, positive, set_key, share, suggest
 
 
 @dataclass(frozen=True)
@@ -326,10 +326,22 @@ class Recipe:
 def load_recipe(path: str | Path, changes: list[str] | None = None) -> Recipe:
     """Read a YAML recipe and apply `key=value` changes (dotted keys, YAML values).
 
+    A recipe with `base: OTHER.yaml` has the keys of that one, in the same directory, where it does not give its own.
+
     Raises:
         UserError: an unreadable file, an unknown key (with the nearest known one), a value of the wrong type.
     """
-    path = Path(path)
+    values = read_values(Path(path))
+    for change in changes or []:
+        set_key(values, *parse_change(change))
+    try:
+        return build(Recipe, values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def read_values(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Keys and values of a YAML file, those of its base included."""
     if not path.is_file():
         near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         hint = suggest(str(path), near) if near else "; a recipe is a YAML file such as recipes/digits.yaml"
@@ -340,12 +352,12 @@ def load_recipe(path: str | Path, changes: list[str] | None = None) -> Recipe:
         raise UserError(f"{path} is not readable as YAML: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: a recipe holds keys and values, this file holds {type(values).__name__}")
-    for change in changes or []:
-        set_key(values, *parse_change(change))
-    try:
-        return build(Recipe, values)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if not isinstance(base, str) or path in seen:
+        raise UserError(f"{path}: base names another recipe that is not based on this one, got {base!r}")
+    return merge(read_values(path.parent / base, (*seen, path)), values)
 
 
 def parse_change(change: str) -> tuple[str, Any]:

@@ -131,6 +131,18 @@ def set_key(values: Plain, dotted: str, value: Any) -> None:
     values[last] = value
 
 
+def merge(base: Plain, own: Plain) -> Plain:
+    """`base` with the keys of `own` put over it, group by group; a group of another `kind` replaces the base's whole."""
+    merged = dict(base)
+    for key, value in own.items():
+        before = merged.get(key)
+        alike = (
+            isinstance(before, dict) and isinstance(value, dict) and value.get("kind", before.get("kind")) == before.get("kind")
+        )
+        merged[key] = merge(before, value) if alike else value
+    return merged
+
+
 def difference(old: Any, new: Any, where: str = "") -> list[str]:
     """The dotted keys in which two plain trees differ, each with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
