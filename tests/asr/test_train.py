@@ -11,7 +11,7 @@ import soundfile
 import torch
 
 from samplewise.asr import train as training
-from samplewise.asr.checkpoint import last_checkpoint
+from samplewise.asr.checkpoint import last_checkpoint, load_recogniser
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import recipe_from_plain
 from samplewise.asr.scoring import score
@@ -247,6 +247,12 @@ def test_training_starts_from_another_run(finished, digits_directory, tmp_path):
     before = json.loads((directory / "results.json").read_text())["test"]
     assert outcome.results["test"]["nats_per_label"] == pytest.approx(before["nats_per_label"], rel=1e-4)
     assert outcome.results["classes"] == 17, "the vocabulary is that of the other run"
+    alone = tiny_recipe(**{**changes, "training__start_with": "encoder", "joiner__dim": 8})
+    outcome = train(alone, tmp_path / "encoder", data=str(digits_directory), resume=False, say=lambda line: None)
+    assert outcome.results["classes"] == 18, "the vocabulary is the recipe's"
+    encoders = [load_recogniser(path).model.encoder.state_dict() for path in (directory, tmp_path / "encoder")]
+    for name, weight in encoders[0].items():
+        torch.testing.assert_close(encoders[1][name], weight)
     with pytest.raises(UserError, match=r"training.start_from: .* not of this recipe's sizes: size mismatch"):
         wider = tiny_recipe(**{**changes, "joiner__dim": 8})
         train(wider, tmp_path / "wider", data=str(digits_directory), resume=False, say=lambda line: None)

@@ -235,12 +235,14 @@ class TrainingOptions:
             most; null: always `batch_size`.
         length_pool: utterances of so many steps are sorted by length to make batches with little padding; 1: unsorted.
         evaluate_every: steps between evaluations on the validation set; 0: never.
-        start_from: a run directory, or a checkpoint in one, whose weights and vocabulary training starts from.
+        start_from: a run directory, or a checkpoint in one, whose weights training starts from.
+        start_with: what is taken from it: the whole model with its vocabulary, or the weights of the encoder alone.
         keep: newest checkpoints kept.
         workers: processes that prepare batches; 0: the training process itself.
     """
 
     start_from: str | None = None
+    start_with: Literal["model", "encoder"] = "model"
     steps: int = 1000
     batch_size: int = 32
     batch_seconds: float | None = None

@@ -83,7 +83,7 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
         keep_or_check(run, directory, say)
     model, _ = run.make_model()
     if before is not None:
-        take_weights(model, before)
+        take_weights(model, before, recipe.training.start_with)
     if recipe.sampling is not None and recipe.sampling.negatives == "unigram":
         model.class_counts = class_counts(run.tokenizer, corpora.train.texts())
     prepare = make_preparation(run, model, features)
@@ -103,17 +103,20 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
 def find_tokenizer(recipe: Recipe, corpora: Corpora, before: Recogniser | None, resumed: Path | None) -> Tokenizer:
     """That of the recogniser to start from, of the run to go on with (another version of a library might learn another from
     the same texts), or a new one."""
-    if before is not None:
+    if before is not None and recipe.training.start_with == "model":
         return before.run.tokenizer
     if resumed is not None and (resumed / RUN_FILE).is_file():
         return Run.load(resumed).tokenizer
     return make_tokenizer(recipe.tokenizer, corpora.train.texts())
 
 
-def take_weights(model: Transducer, before: Recogniser) -> None:
-    """Copy all weights of a trained recogniser; raise UserError if its sizes are not this recipe's."""
+def take_weights(model: Transducer, before: Recogniser, part: str) -> None:
+    """Copy weights of a trained recogniser, all or the encoder's; raise UserError if its sizes are not this recipe's."""
     try:
-        model.load_state_dict(before.model.state_dict())
+        if part == "encoder":
+            model.encoder.load_state_dict(before.model.encoder.state_dict())
+        else:
+            model.load_state_dict(before.model.state_dict())
     except RuntimeError as error:
         reason = str(error).splitlines()[1:2] or [str(error)]
         raise UserError(
