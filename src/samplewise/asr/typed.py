@@ -135,10 +135,8 @@ def merge(base: Plain, own: Plain) -> Plain:
     """`base` with the keys of `own` put over it, group by group; a group of another `kind` replaces the base's whole."""
     merged = dict(base)
     for key, value in own.items():
-        before = merged.get(key)
-        alike = (
-            isinstance(before, dict) and isinstance(value, dict) and value.get("kind", before.get("kind")) == before.get("kind")
-        )
+        before = merged.get(key, {})
+        alike = isinstance(before, dict) and isinstance(value, dict) and value.get("kind") in (None, before.get("kind"))
         merged[key] = merge(before, value) if alike else value
     return merged
 
