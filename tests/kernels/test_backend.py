@@ -81,6 +81,78 @@ def test_names_and_arguments_are_the_same():
         assert len(signatures) == 1, f"{name}: {signatures}"
 
 
+WITHOUT_TRITON = """
+import sys, warnings
+import torch
+from samplewise.kernels import backend
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "triton":
+            raise ImportError("triton is blocked")
+
+sys.meta_path.insert(0, Blocked())
+sys.modules.pop("triton", None)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    found = [backend.backend_for(torch.device("cuda", i)).__name__ for i in (0, 1, 0)]
+print(*found, *(f"{w.category.__name__}: {w.message}" for w in caught if "samplewise" in str(w.message)), sep="\\n")
+"""
+
+
+def test_without_triton():
+    """On a GPU machine that lacks Triton plain PyTorch runs, which has the same numbers; one warning says why it is slow."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *found, warning = done.stdout.splitlines()
+    assert found == ["samplewise.kernels.eager"] * 3
+    assert warning.startswith("RuntimeWarning: ") and "triton cannot be used (ImportError: triton is blocked)" in warning
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """As if no backend had been asked for yet."""
+    backend._working.cache_clear()
+    monkeypatch.setattr(backend, "_given_up", set())
+    yield
+    backend._working.cache_clear()
+
+
+@pytest.mark.skipif("triton" not in BACKENDS, reason="Triton is not installed")
+@pytest.mark.parametrize("fault", ["raises", "is wrong"])
+def test_triton_that_is_broken(fault, monkeypatch, fresh):
+    """A driver that is missing, or numbers that are wrong: the probe finds out before a loss does."""
+    from samplewise.kernels.triton import probe
+
+    def broken(*arguments):
+        if fault == "raises":
+            raise RuntimeError("0 active drivers ([])\nsecond line")
+
+    monkeypatch.setattr(probe, "lattice", broken)
+    monkeypatch.setattr(backend, "BACKENDS", {"cpu": "triton"})
+    expected = "0 active drivers" if fault == "raises" else "wrong numbers from its kernels"
+    with pytest.warns(RuntimeWarning, match=f"triton cannot be used .RuntimeError: {expected}") as caught:
+        assert backend.backend_for(torch.device("cpu")) is eager
+        assert backend.backend_for(torch.device("cpu")) is eager
+    assert len(caught) == 1
+
+
+@pytest.mark.skipif("triton" not in BACKENDS, reason="Triton is not installed")
+def test_triton_that_works(monkeypatch, fresh):
+    monkeypatch.setattr(backend, "BACKENDS", {"cpu": "triton"})
+    assert backend.backend_for(torch.device("cpu")).__name__ == "samplewise.kernels.triton"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_backend_for_everything(name):
+    with backend.use(name) as module:
+        assert backend.backend_for(torch.device("cpu")) is backend.backend_for(torch.device("meta")) is module
+        with backend.use("eager"):
+            assert backend.backend_for(torch.device("cpu")) is eager
+        assert backend.backend_for(torch.device("cpu")) is module
+    assert backend.backend_for(torch.device("meta")) is eager
+
+
 def test_choice():
     assert backend.backend_for(torch.device("meta")) is eager
     if "numba" in BACKENDS:

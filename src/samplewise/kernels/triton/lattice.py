@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samplewise.kernels.triton.launch import on
+from samplewise.kernels.triton.launch import on, warps_of
 from samplewise.kernels.triton.numbers import logaddexp
 
-LANES, WARPS = 128, 4  # a lane is a thread: where several threads held one lane, they would race for its node
+LANES = 128  # a lane is a thread: where several threads held one lane, they would race for its node
 
 
 def lattice(
@@ -36,11 +36,12 @@ def lattice(
     column = lp_blank.new_empty(nodes // LANES + 1, dtype=torch.float64)
     grid = (len(utterances),)
     with on(lp_blank):
-        _forward[grid](lp_blank, lp_label, utterances, losses, alphas, column, KEEP=want, LANES=LANES, num_warps=WARPS)
+        warps = warps_of(LANES)
+        _forward[grid](lp_blank, lp_label, utterances, losses, alphas, column, KEEP=want, LANES=LANES, num_warps=warps)
         if want:
             _backward[grid](
                 lp_blank, lp_label, utterances, weights, losses, alphas, column, gamma_blank, gamma_label,
-                LANES=LANES, num_warps=WARPS,
+                LANES=LANES, num_warps=warps,
             )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import torch
+import triton
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as Triton itself looks, where a kernel is decorated
@@ -29,6 +30,11 @@ def rows_of(tensor: Tensor) -> Tensor:
     if tensor.stride(1) != 1 and tensor.shape[1] > 1:
         raise ValueError(f"a matrix of shape {tuple(tensor.shape)} has strides {tensor.stride()}; its rows must be contiguous")
     return bits(tensor)
+
+
+def warps_of(threads: int) -> int:
+    """As many warps as make so many threads; some GPUs have 32 in one, others 64."""
+    return threads // 32 if INTERPRETED else threads // triton.runtime.driver.active.get_current_target().warp_size
 
 
 def power_of_2(size: int, most: int) -> int:
