@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from samplewise.asr.corpora import spread
 from samplewise.asr.corpus import (
     TEST,
     TRAIN,
@@ -167,6 +168,11 @@ def test_manifest_corpus_reads_and_resamples(manifest, bad):
     assert (utterance.text, utterance.speaker) == ("one", "ann")
     assert len(utterance.samples) == pytest.approx(2 * len(tone(1, 0, 0)), abs=4)
     assert (corpus.seconds(0, 0), corpus.seconds(0, 1)) == (0.2, 0.0)
+
+
+def test_a_subset_may_be_thinned_out():
+    assert spread([1, 2, 3, 4, 5, 6, 7], 3) == [1, 3, 5]
+    assert spread([1, 2, 3], 3) == spread([1, 2, 3], None) == spread([1, 2, 3], 9) == [1, 2, 3]
 
 
 def test_training_utterances_may_be_played_faster_or_slower(manifest, bad):

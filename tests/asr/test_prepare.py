@@ -36,6 +36,11 @@ def test_a_missing_directory_is_named(name, tmp_path):
         prepare(name, tmp_path / "nowhere", tmp_path / "to")
 
 
+def test_no_jobs_at_all_are_refused(tmp_path):
+    with pytest.raises(UserError, match="--jobs must be at least 1, got 0"):
+        prepare("librispeech", tmp_path, tmp_path / "to", jobs=0)
+
+
 def test_an_unknown_corpus_suggests_a_known_one(tmp_path):
     with pytest.raises(UserError, match="did you mean 'librispeech'"):
         prepare("libri-speech", tmp_path, tmp_path / "to")
@@ -64,7 +69,8 @@ def test_what_is_missing_is_left_out_and_told(tmp_path, said):
     corpus = make_librispeech(tmp_path)
     next((corpus / "dev-clean").rglob("*.flac")).unlink()
     prepare("librispeech", corpus, tmp_path / "to", parts=["dev-clean"], say=said)
-    assert "dev-clean: 2 utterances" in said.text and "NOT COMPLETE: the published part has 2703" in said.text
+    assert "dev-clean: 2 utterances" in said.text
+    assert "NOT COMPLETE: the published part has 2703 utterances and 40 speakers" in said.text
     next((corpus / "test-other").rglob("*.trans.txt")).write_text("1-1-0001 THIS ONE HAS NO RECORDING\n")
     with pytest.raises(UserError, match=r"of test-other cannot be read .*No recordings left"):
         prepare("librispeech", corpus, tmp_path / "to", parts=["test-other"])

@@ -15,6 +15,7 @@ from samplewise.asr.checkpoint import last_checkpoint, load_recogniser
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import recipe_from_plain
 from samplewise.asr.scoring import score
+from samplewise.asr.tokenizer import CharacterTokenizer
 from samplewise.asr.train import train
 
 from .made import RATE, TINY, changed, tiny_recipe, tone
@@ -256,3 +257,18 @@ def test_training_starts_from_another_run(finished, digits_directory, tmp_path):
     with pytest.raises(UserError, match=r"training.start_from: .* not of this recipe's sizes: size mismatch"):
         wider = tiny_recipe(**{**changes, "joiner__dim": 8})
         train(wider, tmp_path / "wider", data=str(digits_directory), resume=False, say=lambda line: None)
+
+
+def test_a_resumed_run_keeps_its_tokenizer(finished, monkeypatch):
+    """Another version of a library might learn other pieces from the same texts."""
+    directory, _, _ = finished
+    made = CharacterTokenizer("xyz")
+    monkeypatch.setattr(training, "make_tokenizer", lambda options, texts: made)
+    corpora = training.Corpora(DigitTexts(), None, None, {})
+    assert training.find_tokenizer(tiny_recipe(), corpora, None) is made
+    assert training.find_tokenizer(tiny_recipe(), corpora, directory).to_plain()["characters"] == " efghinorstuvwxz"
+
+
+class DigitTexts:
+    def texts(self):
+        return []

@@ -144,9 +144,16 @@ def read_subsets(
     for name in ("train", "valid", "test"):
         subset: SubsetOptions | None = getattr(options, name)
         if subset is not None:
-            found[name] = read_entries(root / subset.manifest, bad, subset.split, parse)
+            found[name] = spread(read_entries(root / subset.manifest, bad, subset.split, parse), subset.most)
             say(f"data: {len(found[name])} utterances to {name} on in {root / subset.manifest}")
     return found
+
+
+def spread(entries: list[E], most: int | None) -> list[E]:
+    """At most so many of the entries, at even distances."""
+    if most is None or len(entries) <= most:
+        return entries
+    return [entries[i * len(entries) // most] for i in range(most)]
 
 
 def describe(kind: str, root: Path, found: Mapping[str, Sequence[Entry | FeatureEntry]]) -> dict[str, Any]:

@@ -54,10 +54,15 @@ class DigitStringsOptions:
 
 @dataclass(frozen=True)
 class SubsetOptions:
-    """Lines of a manifest: all of them, or those whose `split` is the one named."""
+    """Lines of a manifest: all of them, or those whose `split` is the one named; of these `most`, evenly spread (null: all)."""
 
     manifest: str
     split: str | None = None
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.most is not None:
+            positive(most=self.most)
 
 
 def check_speed(speed: tuple[float, float]) -> None:

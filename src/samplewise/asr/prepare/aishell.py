@@ -11,6 +11,7 @@ from samplewise.asr.prepare.manifests import Line, Sets, listing, wrong_layout
 
 NAME, TRANSCRIPT = "data_aishell", "transcript/aishell_transcript_v0.8.txt"
 COMPLETE = {"train": 120098, "dev": 14326, "test": 7176}
+SPEAKERS = {"train": 340, "dev": 40, "test": 20}
 NO_UNIONS: Mapping[str, tuple[str, ...]] = {}
 LAYOUT = f"""\
   {NAME}/
@@ -32,6 +33,7 @@ class Aishell:
     """
 
     complete = COMPLETE
+    speakers = SPEAKERS
     unions = NO_UNIONS
     recipes = ("recipes/aishell1.yaml",)
 

@@ -24,7 +24,8 @@ EVALUATION = {  # the official test sets, ten talks each; the third is of anothe
 }
 VALIDATION = "A01M0264 A01M0377 A01M0776 A01M0891 A03F0109 A04M0899 A05M0420 A07M0318 A07M0912 A11M0795"  # as in lhotse
 NOTHING: Mapping[str, tuple[str, ...]] = {}
-COMPLETE: Mapping[str, int] = {}
+COMPLETE: Mapping[str, int] = {}  # depends on how pieces are put together
+TALKS = {part: len(names.split()) for part, names in {**EVALUATION, "valid": VALIDATION}.items()}
 LAYOUT = """\
   MORPH/SDB/core/A01M0097.sdb, MORPH/SDB/noncore/...   (USB edition: transcripts)
   WAV/core/A01M0097.wav, WAV/noncore/...               (USB edition: recordings)
@@ -44,6 +45,7 @@ class AcademicTalks:
     """
 
     complete = COMPLETE
+    speakers = TALKS
     unions = NOTHING
     recipes = ("recipes/csj_aps.yaml",)
 

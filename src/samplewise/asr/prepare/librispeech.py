@@ -11,6 +11,15 @@ from samplewise.asr.prepare.manifests import Line, Sets, listing, wrong_layout
 
 TRAIN = {"train-clean-100": 28539, "train-clean-360": 104014, "train-other-500": 148688}
 COMPLETE = {**TRAIN, "dev-clean": 2703, "dev-other": 2864, "test-clean": 2620, "test-other": 2939}
+SPEAKERS = {  # as in the paper
+    "train-clean-100": 251,
+    "train-clean-360": 921,
+    "train-other-500": 1166,
+    "dev-clean": 40,
+    "dev-other": 33,
+    "test-clean": 40,
+    "test-other": 33,
+}
 UNIONS = {"train-960": tuple(TRAIN)}
 LAYOUT = """\
   LibriSpeech/
@@ -31,6 +40,7 @@ class LibriSpeech:
     """
 
     complete = COMPLETE
+    speakers = SPEAKERS
     unions = UNIONS
     recipes = ("recipes/librispeech_100.yaml", "recipes/librispeech_960.yaml")
 

@@ -20,6 +20,7 @@ class CorpusFiles(Protocol):
         root: the directory that holds it.
         parts: names of the parts that are there.
         complete: number of utterances of the parts of the published corpus, where it is known.
+        speakers: number of speakers (or talks) of parts, where it is known.
         unions: parts that a recipe trains on together, by the name of their common manifest.
         recipes: what to train with.
     """
@@ -27,6 +28,7 @@ class CorpusFiles(Protocol):
     root: Path
     parts: tuple[str, ...]
     complete: Mapping[str, int]
+    speakers: Mapping[str, int]
     unions: Mapping[str, tuple[str, ...]]
     recipes: tuple[str, ...]
 

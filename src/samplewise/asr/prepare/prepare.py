@@ -39,6 +39,8 @@ def prepare(
     Raises:
         UserError: an unknown corpus or part, a directory that is not laid out as the corpus, an unreadable transcript.
     """
+    if jobs < 1:
+        raise UserError(f"--jobs must be at least 1, got {jobs}")
     files = open_corpus(corpus, Path(source))
     wanted = list(parts or files.parts)
     for part in wanted:
@@ -52,7 +54,7 @@ def prepare(
     todo = [part for part in wanted if not manifest(target, part).is_file()]
     for part, lines in read_parts(files, todo, jobs):
         write_lines(manifest(target, part), lines)
-        say(f"{part}: {described(lines)}{shortfall(len(lines), files.complete.get(part))}")
+        say(f"{part}: {described(lines)}{shortfall(files, part, lines)}")
     for name, members in files.unions.items():
         join(target, name, members, anew=bool(set(todo) & set(members)), say=say)
     say(f"manifests: {target}")
@@ -109,13 +111,19 @@ def keep_note(target: Path, corpus: str, root: Path) -> None:
 
 def described(lines: Sequence[Line]) -> str:
     hours = sum(line["duration"] for line in lines) / 3600
-    speakers = len({line["speaker"] for line in lines})
     characters = len({character for line in lines for character in line["text"]} - {" "})
-    return f"{len(lines)} utterances, {hours:.2f} h, {speakers} speakers, {characters} different characters"
+    return f"{len(lines)} utterances, {hours:.2f} h, {len(speakers(lines))} speakers, {characters} different characters"
 
 
-def shortfall(found: int, complete: int | None) -> str:
-    return f" (NOT COMPLETE: the published part has {complete} utterances)" if complete and found != complete else ""
+def shortfall(files: CorpusFiles, part: str, lines: Sequence[Line]) -> str:
+    """What a part lacks of the published one; empty if nothing."""
+    found = {"utterances": (len(lines), files.complete), "speakers": (len(speakers(lines)), files.speakers)}
+    lacking = [f"{known[part]} {name}" for name, (count, known) in found.items() if known.get(part, count) != count]
+    return f" (NOT COMPLETE: the published part has {' and '.join(lacking)})" if lacking else ""
+
+
+def speakers(lines: Sequence[Line]) -> set[str]:
+    return {line["speaker"] for line in lines}
 
 
 def join(target: Path, name: str, members: Sequence[str], *, anew: bool, say: Say) -> None:
