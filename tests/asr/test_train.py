@@ -265,8 +265,8 @@ def test_a_resumed_run_keeps_its_tokenizer(finished, monkeypatch):
     made = CharacterTokenizer("xyz")
     monkeypatch.setattr(training, "make_tokenizer", lambda options, texts: made)
     corpora = training.Corpora(DigitTexts(), None, None, {})
-    assert training.find_tokenizer(tiny_recipe(), corpora, None) is made
-    assert training.find_tokenizer(tiny_recipe(), corpora, directory).to_plain()["characters"] == " efghinorstuvwxz"
+    assert training.find_tokenizer(tiny_recipe(), corpora, None, None) is made
+    assert training.find_tokenizer(tiny_recipe(), corpora, None, directory).to_plain()["characters"] == " efghinorstuvwxz"
 
 
 class DigitTexts:
