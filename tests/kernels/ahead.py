@@ -67,6 +67,8 @@ def every_kernel(kernels, dtype: torch.dtype, activations: tuple[str, ...], clas
         logits, bias = torch.zeros(nodes, number, dtype=dtype), torch.zeros(number, dtype=real)
         kernels.emission(logits, bias, node, label, 0, log_denominator, lp_blank, lp_label)
         kernels.emission_gradient(logits, bias, node, label, 0, log_denominator, lp_blank, lp_label, bias)
+    known, excess = torch.zeros(nodes, dtype=torch.bool), torch.zeros(nodes, dtype=real)
+    kernels.add_label(z, rows, bias, node, label, known, excess, log_denominator, lp_blank, lp_label)
     losses = torch.ones(2, dtype=torch.float64)
     kernels.lattice(lp_blank, lp_label, table, losses, losses, None, None, 1)
     kernels.lattice(lp_blank, lp_label, table, losses, losses, lp_blank, lp_label, 1)

@@ -48,6 +48,40 @@ def test_two_alignments_that_never_meet(seed, reduction):
         assert_close(name, gradients[name], right_gradients[name], 2e-4)
 
 
+def label_that_leaks(seed, frames=600, vocab=1000, labels=30, leaking=60) -> Problem:
+    """The third of 30 labels fits equally well near the start and near the end. Before it, a fifth of the probability goes to
+    the label that is the twentieth, after it to classes that are no labels. The others fit one frame each."""
+    g = torch.Generator().manual_seed(seed)
+    targets = 1 + torch.arange(labels)
+    encoder_out, predictor_out = torch.zeros(1, frames, labels + 4), torch.zeros(1, labels + 1, labels + 4)
+    weight, bias = torch.zeros(vocab, labels + 4), torch.full((vocab,), -30.0)
+    bias[0], fits = 0.0, 27.7
+    at = torch.cat((torch.tensor([1, 2, 5]), torch.arange(frames - labels + 3, frames)))
+    for u in range(labels):
+        encoder_out[0, at[u], u] = 1.0
+        weight[targets[u], u] = fits if u == 2 else 45.0
+    encoder_out[0, frames - labels, 2] = 1.0
+    predictor_out[0, 2, labels] = predictor_out[0, 3, labels + 1] = 1.0
+    share = torch.log(torch.tensor(0.25))
+    weight[targets[19], labels] = 30.0 + share
+    others = 1 + labels + torch.randperm(vocab - 1 - labels, generator=g)[:leaking]
+    weight[others, labels + 1] = 30.0 + share - torch.log(torch.tensor(float(leaking)))
+    return Problem(encoder_out, predictor_out, weight, bias, targets[None], torch.tensor([frames]), torch.tensor([labels]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_label_that_leaks_before_its_time(seed):
+    """A stretch sees that a label of its utterance is likely after some label, although it is not the next one there."""
+    problem = label_that_leaks(seed)
+    value, gradients = ours(problem, method="guided", activation="identity")
+    right, right_gradients = truth(problem, activation="identity")
+    before, after = right_gradients["predictor_out"][0, 2, 30], right_gradients["predictor_out"][0, 3, 31]
+    assert 0.5 < before.item() / after.item() < 2, "the two alignments do not share the posterior"
+    assert_close("loss", value, right, 1e-5)
+    for name in gradients:
+        assert_close(name, gradients[name], right_gradients[name], 2e-4)
+
+
 def test_two_alignments_share_the_posterior():
     """The problem is what it says: half of the occupancy between the two places belongs to either alignment."""
     _, gradients = truth(two_places(0), activation="identity", reduction="sum")

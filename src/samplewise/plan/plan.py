@@ -11,15 +11,8 @@ from samplewise.checks import METHODS, check_choice
 from samplewise.errors import TransducerError
 from samplewise.plan.budget import default_budget, device_of, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, Amounts, FunctionCost, function_costs
-from samplewise.plan.planner import (
-    WORTHWHILE_GUIDE,
-    Schedule,
-    Sizes,
-    expected_bytes,
-    guide_classes,
-    guide_share,
-    schedule_of,
-)
+from samplewise.plan.expected import expected_bytes
+from samplewise.plan.planner import WORTHWHILE_GUIDE, Schedule, Sizes, guide_classes, guide_share, schedule_of
 
 TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
 

@@ -13,9 +13,12 @@ BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
 LONGEST_STRETCH = 2048  # nodes of a guide that share their classes
+STRETCHES, SHORTEST_STRETCH = 16, 64  # of an utterance, and in nodes
 PROBES, STRETCHES_AT_ONCE = 8, 16  # whole softmaxes of a stretch, and stretches whose probes are computed together
 SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matrix product packs; measured
 SMALLEST_TILE = 128
+NODES_A_KEPT_ROW = 24  # of a guided group: about so many nodes have one among them that carries occupancy, once trained
+SMALLEST_GUIDED = 1 << 13  # nodes of a guided group, if not all that there are
 WORTHWHILE_GUIDE = 0.4  # of all classes; above it a guide costs more than it saves
 
 
@@ -76,27 +79,11 @@ def fixed_bytes(sizes: Sizes) -> int:
     """What does not depend on the batch: the weight in the compute dtype, sums in the real one, lattice and select a thread."""
     low_precision = sizes.compute_bytes < sizes.real_bytes
     weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision or sizes.gathered else 0
-    lattice = 0 if sizes.device.at_once else max(map(alpha_bytes, sizes.frames, sizes.labels)) * sizes.threads
+    longest = max(map(alpha_bytes, sizes.frames, sizes.labels))
+    lattice = 0 if sizes.device.at_once else longest * min(sizes.threads, len(sizes.frames))
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
     by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0
     return weight + lattice + packed + SLACK + by_thread
-
-
-def expected_bytes(sizes: Sizes, schedule: Schedule, share: float) -> int:
-    """What the schedule is expected to take where `share` of the nodes carry the occupancy; its workspace is the bound.
-
-    The list of active nodes is as long as they are many, and a guide keeps the logits of exact nodes as far as they fit.
-    """
-    most = max(schedule.group_nodes)
-    unused = 8 * round((1 - share) * most) if sizes.gradient else 0
-    if schedule.method == "guided":
-        kept = min(round(share * most), schedule.kept_rows)
-        unused += 8 * round((1 - share) * most) + kept_bytes(sizes) * (schedule.kept_rows - kept)
-        guide = guide_bytes(sizes, min(LONGEST_STRETCH, max(sizes.nodes)))  # gone before the exact nodes need memory,
-        unused += (
-            min(guide, row_bytes(sizes) * schedule.tile_rows + kept_bytes(sizes) * kept) // 2
-        )  # which takes half of it again
-    return schedule.workspace - (unused if schedule.method in ("tiled", "guided") else 0)
 
 
 def guide_bytes(sizes: Sizes, rows: int) -> int:
@@ -134,6 +121,8 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
         if together >= enough:  # then every group keeps all that it has
             capacity = together
             kept = min(capacity, sum(nodes))
+    if sizes.gradient and method == "guided":
+        capacity = min(capacity, max(SMALLEST_GUIDED, NODES_A_KEPT_ROW * (left // kept_bytes(sizes))))
     groups = cut(nodes, capacity)
     counts = [sum(nodes[first:stop]) for first, stop in groups]
     if sizes.gradient and method == "guided":
