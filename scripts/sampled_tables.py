@@ -44,7 +44,7 @@ def row(group: Sequence[Line], full: Sequence[Line] | None) -> str:
     memory = [line["memory"]["peak_bytes"] for line in group if line["memory"] and line["memory"]["peak_bytes"] is not None]
     cells = [
         named(first["sampling"]),
-        str(first["sampling"]["size"] if first["sampling"] else first["classes"]),
+        classes(group),
         ", ".join(str(line["seed"]) for line in group),
         f"{spread(wer, 2)} %" + against(group, full, lambda line: 100 * line["test"]["wer"]),
         spread(nats, 3),
@@ -52,6 +52,17 @@ def row(group: Sequence[Line], full: Sequence[Line] | None) -> str:
         f"{1000 * statistics.median(seconds):.0f} ms",
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def classes(group: Sequence[Line]) -> str:
+    """All, or the size that was asked for, and what it was on average where blank and labels alone are more."""
+    first = group[0]
+    if first["sampling"] is None:
+        return str(first["classes"])
+    size = first["sampling"]["size"]
+    found = [line["sampled_classes"] for line in group if line.get("sampled_classes")]
+    mean = statistics.fmean(found) if found else size
+    return str(size) if mean < size + 0.5 else f"{size} (on average {mean:.1f})"
 
 
 def named(sampling: dict[str, Any] | None) -> str:

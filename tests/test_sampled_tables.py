@@ -55,6 +55,11 @@ def test_a_table_over_seeds(tables, tmp_path):
     assert "[runs](results/sampled/a.jsonl)" in rows[5] and "0123456789ab" in rows[5]
 
 
+def test_a_sample_that_grew_is_told_of(tables, tmp_path):
+    grown = {**line(CTC, 1, 0.1), "sampled_classes": 25.8}
+    assert "| CTC-guided, per batch | 14 (on average 25.8) | 1 |" in made(tables, tmp_path / "a.jsonl", [grown])
+
+
 def test_differences_are_taken_at_seeds_that_both_have(tables, tmp_path):
     rows = made(tables, tmp_path / "a.jsonl", [line(None, 1, 0.08), line(None, 2, 0.50), line(CTC, 1, 0.10)])
     assert "| 10.00 %, +2.00 |" in rows

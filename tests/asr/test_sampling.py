@@ -53,7 +53,7 @@ def test_the_sampled_loss_is_that_of_the_public_function(scope, negatives, corre
     model, inputs = network(scope=scope, negatives=negatives, correction=correction), batch()
     model.class_counts = torch.arange(CLASSES, dtype=torch.float64)
     losses = model(*inputs, generator=torch.Generator().manual_seed(5))
-    assert set(losses) == {"loss", "sampled", "ctc"}
+    assert set(losses) == {"loss", "sampled", "ctc", "classes"} and losses["classes"] == 6
     ((options, vocabulary),) = drawn
     assert (options["ctc_log_probs"] is not None) == (negatives == "ctc")
     assert (options["weights"] is not None) == (negatives == "unigram")
@@ -128,6 +128,9 @@ def test_a_resumed_run_samples_as_the_unbroken_one(digits_directory, tmp_path, m
     assert len({loss for _, _, loss in before}) == 6
     assert "over sampled classes" in "\n".join(lines)
     results = outcome.results
+    assert results["sampled_classes"] >= 14 and all(
+        line["sampled_classes"] >= 14 for line in log(tmp_path / "a") if "loss" in line
+    )
     assert 0 < results["step_seconds"] < 60 and results["step_cpu_seconds"] > 0 and results["training_cpu_seconds"] > 0
     assert results.get("peak_bytes", 2e6) > 1e6
 

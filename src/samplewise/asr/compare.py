@@ -30,7 +30,8 @@ from samplewise.asr.trainer import LOG_FILE
 
 KEPT = (  # of a run's results.json
     "recipe", "seed", "steps", "classes", "parameters", "training_seconds", "training_cpu_seconds", "step_seconds",
-    "step_cpu_seconds", "peak_bytes", "test", "memory", "skipped", "data", "machine", "versions", "commit", "recipe_keys",
+    "step_cpu_seconds", "sampled_classes", "peak_bytes", "test",
+    "memory", "skipped", "data", "machine", "versions", "commit", "recipe_keys",
 )  # fmt: skip
 PAUSE = 0.5  # seconds between looks at the runs
 STOPPED = {code for number in (signal.SIGINT, signal.SIGTERM) for code in (-number, 128 + number)}  # statuses of runs

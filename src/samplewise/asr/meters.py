@@ -15,6 +15,7 @@ import transformers
 from samplewise.asr.memory import proc_status
 
 NAMES = ("step_seconds", "step_cpu_seconds")
+MEDIANS = (*NAMES, "sampled_classes")
 
 
 class StepTimes(transformers.TrainerCallback):
@@ -64,9 +65,9 @@ def load_average() -> float:
 
 
 def summary(log: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of a run's log: the median of its lines' step times, the highest peak of its parts."""
+    """Of a run's log: the medians of its lines' step times and numbers of sampled classes, the highest peak of its parts."""
     found: dict[str, float] = {}
-    for name in NAMES:
+    for name in MEDIANS:
         if values := [line[name] for line in log if name in line]:
             found[name] = statistics.median(values)
     if peaks := [line["peak_bytes"] for line in log if line.get("peak_bytes")]:

@@ -157,7 +157,7 @@ class Transducer(nn.Module):
         """Losses of a batch by name: features (B, F, M), feature_lengths (B,), targets (B, U), target_lengths (B,).
 
         `loss` is what is minimised; of its parts `transducer` is over all classes, `sampled` over sampled ones, and `ctc`
-        that of the CTC head. Classes are sampled in training mode only, drawn with `generator`.
+        that of the CTC head. Classes are sampled in training mode only, drawn with `generator`; `classes` is their mean number.
         """
         if self.augment is not None:
             features = self.augment(features, feature_lengths)
@@ -185,6 +185,8 @@ class Transducer(nn.Module):
             vocabulary=vocabulary,
         )
         losses = {"loss": transducer, "transducer" if vocabulary is None else "sampled": transducer.detach()}
+        if vocabulary is not None:
+            losses["classes"] = vocabulary.sizes.double().mean()
         if log_probs is not None:
             ctc = self._ctc(log_probs, layers, targets, encoder_lengths, target_lengths)
             losses["loss"] = transducer + self.ctc.weight * ctc

@@ -121,6 +121,8 @@ class TransducerTrainer(transformers.Trainer):
         utterances = len(inputs["keys"])
         amounts = {name: float(losses[name]) * utterances for name in LOSSES if name in losses}
         amounts["labels"] = float(inputs["target_lengths"].sum())
+        if "classes" in losses:
+            amounts |= {"classes": float(losses["classes"]) * utterances, "utterances": float(utterances)}
         for name, amount in amounts.items():
             sums[name] = sums.get(name, 0.0) + amount
 
@@ -144,7 +146,10 @@ class TransducerTrainer(transformers.Trainer):
         names = sorted(sums)
         amounts = torch.tensor([sums[name] for name in names], dtype=torch.float64, device=self.args.device)
         totals = dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
-        return {f"{prefix}{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
+        found = {f"{prefix}{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
+        if "classes" in totals:
+            found["sampled_classes"] = totals["classes"] / totals["utterances"]
+        return found
 
     def prediction_step(
         self, model: Any, inputs: Batch, prediction_loss_only: bool, ignore_keys: Any = None
