@@ -87,9 +87,8 @@ class Report:
         if got.shape == right.shape:
             apart = torch.where(got == right, 0.0, got - right).abs()  # infinities of one sign are no difference
             error = apart.max().item() / (right.masked_fill(~right.isfinite(), 0.0).abs().max().item() or 1.0)
-        passed = error <= bound
-        line = f"{'ok    ' if passed else 'FAILED'} {name}: {error:.1e} (bound {bound:.0e})"
-        self.add("checks", line, name=name, error=error, bound=bound, passed=passed)
+        line = f"{'ok    ' if error <= bound else 'FAILED'} {name}: {error:.1e} (bound {bound:.0e})"
+        self.add("checks", line, name=name, error=error, bound=bound, passed=error <= bound)
 
     @property
     def failed(self) -> int:
@@ -245,7 +244,9 @@ def check_losses(report: Report) -> None:
             ):  # fmt: skip
                 usual_error = ((usual - right).abs().max() / right.abs().max()).item()
                 report.compare(f"{method}, {str(dtype)[6:]}, {what}", got, right, 3 * usual_error + 16 * eps(dtype))
-    found = []
+    backend.FUSED = True
+    report.compare("fused emission", transducer_loss(**inputs, reduction="none", method="tiled"), truth[0], 1e-5)
+    backend.FUSED, found = False, []
     for loss in (rnnt_loss, reference_loss_from_logits):
         logits = torch.randn(2, 9, 4, 33, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
         targets, lengths = torch.ones(2, 3, dtype=torch.int64, device=DEVICE), torch.tensor([9, 5], device=DEVICE)
@@ -261,8 +262,7 @@ def check_far(report: Report) -> None:
     check_lattice(report, (70 if TINY else 70000,), (2,))
     rows, classes = (70, 33) if TINY else (2**31 // 8192 + 100, 8192)
     if GPU and torch.cuda.mem_get_info(DEVICE)[0] < 3 * rows * classes * 2:
-        report.add("measurements", "far: too little memory", name="far", result="out of memory")
-        return
+        return report.add("measurements", "far: too little memory", name="far", result="out of memory")
     logits, bias = torch.zeros(rows, classes, dtype=torch.bfloat16, device=DEVICE), randn(classes)
     logits[-5:] = randn(5, classes).bfloat16()
     right = (logits[-5:].double() + bias.double()).log_softmax(1)
@@ -270,10 +270,9 @@ def check_far(report: Report) -> None:
     outputs = [torch.empty(rows, dtype=d, device=DEVICE) for d in (torch.float64, torch.float32, torch.float32)]
     kernels.emission(logits, bias, node, label, 0, *outputs)
     report.compare(f"emission, {rows * classes:.1e} elements", outputs[1][-5:], right[:, 0], 1e-5)
-    half = torch.full((rows,), 0.5, device=DEVICE)
-    kernels.emission_gradient(logits, bias, node, label, 0, outputs[0], half, half, torch.zeros_like(bias))
-    gradient = right.exp()
-    gradient[:, :2] -= 0.5
+    halves = torch.full((2, rows), 0.5, device=DEVICE)
+    kernels.emission_gradient(logits, bias, node, label, 0, outputs[0], *halves, torch.zeros_like(bias))
+    (gradient := right.exp())[:, :2] -= 0.5
     report.compare(f"emission_gradient, {rows * classes:.1e} elements", logits[-5:], gradient, 0.01)
     out = torch.empty_like(logits)
     kernels.joint(logits, logits[:1] * 0, node, torch.zeros_like(node), "identity", out)
@@ -367,6 +366,7 @@ def measure_all(report: Report) -> None:
                 if step is None:
                     report.add("measurements", f"{name}: not installed", **row, result="not installed")
                     continue
+                backend.FUSED = method == "fused"
                 with backend.use("eager" if method == "eager" else "triton"):
                     found = measure(step, work)
                 workspace = "" if found["workspace"] is None else f", {found['workspace'] / 2**20:.0f} MiB"

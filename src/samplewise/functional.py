@@ -9,7 +9,7 @@ from samplewise import checks
 from samplewise.errors import TransducerError
 from samplewise.ops.joint_module import JointCall, JointLoss
 from samplewise.ops.logits import rnnt
-from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT
+from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, wide_dtype
 from samplewise.ops.transducer import Options, transducer_each, transducer_sum
 from samplewise.plan.budget import parse_budget
 from samplewise.vocabulary import SampledVocabulary, check_vocabulary
@@ -192,9 +192,9 @@ def joint_loss(
 
 
 def reduction_weights(reduction: str, target_lengths: Tensor) -> Tensor:
-    """The weights (B,) float64 that make a reduction of losses a weighted sum."""
+    """The weights (B,) that make a reduction of losses a weighted sum; float64 where the lengths' device has it."""
     batch = target_lengths.shape[0]
-    ones = torch.ones(batch, dtype=torch.float64, device=target_lengths.device)
+    ones = torch.ones(batch, dtype=wide_dtype(target_lengths.device), device=target_lengths.device)
     if reduction == "mean":
         return ones / batch
     if reduction == "mean_volume":

@@ -61,6 +61,11 @@ def every_kernel(kernels, dtype: torch.dtype, activations: tuple[str, ...], clas
     for activation in activations:
         kernels.joint(rows, columns, frame, token, activation, z)
         kernels.joint_gradient(z, z, rows, columns, frame, token, activation, rows.to(real), columns.to(real))
+        if dtype != torch.float64:
+            emissions = torch.zeros(nodes, dtype=torch.float64), *torch.zeros(2, nodes)
+            kernels.fused_emission(
+                rows, columns, frame, token, activation, rows, rows[:, 0].float(), node, label, 0, *emissions
+            )
     log_denominator = torch.zeros(nodes, dtype=torch.float64)
     lp_blank, lp_label = torch.zeros(2, nodes, dtype=real)
     for number in classes:

@@ -18,6 +18,7 @@ KERNELS = {
     "_emission": 6,
     "_emission_gradient": 6,
     "_add_label": 3,
+    "_fused_emission": 8,
     "_forward": 2 * 2,
     "_backward": 2,
     "_below": 2 * 2,

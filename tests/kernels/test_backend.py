@@ -1,5 +1,6 @@
 """Which kernels run, and that it does not matter: numba where it can be imported, plain PyTorch elsewhere, the same numbers."""
 
+import importlib
 import inspect
 import json
 import os
@@ -72,8 +73,6 @@ def test_the_whole_loss_on_plain_pytorch(method, dtype, activation, monkeypatch)
 
 def test_names_and_arguments_are_the_same():
     """One call serves all backends."""
-    import importlib
-
     for name in eager.__all__:
         signatures = {
             str(inspect.signature(getattr(importlib.import_module(f"samplewise.kernels.{b}"), name))) for b in BACKENDS
@@ -151,6 +150,15 @@ def test_one_backend_for_everything(name):
             assert backend.backend_for(torch.device("cpu")) is eager
         assert backend.backend_for(torch.device("cpu")) is module
     assert backend.backend_for(torch.device("meta")) is eager
+
+
+@pytest.mark.skipif("triton" not in BACKENDS, reason="Triton is not installed")
+def test_fused_emission_is_for_those_who_ask(monkeypatch):
+    kernels = importlib.import_module("samplewise.kernels.triton")
+    assert backend.fused_emission_of(kernels, torch.float32) is None
+    monkeypatch.setattr(backend, "FUSED", True)
+    assert backend.fused_emission_of(kernels, torch.float32) is kernels.fused_emission
+    assert backend.fused_emission_of(kernels, torch.float64) is None and backend.fused_emission_of(eager, torch.float32) is None
 
 
 def test_choice():

@@ -1,7 +1,11 @@
 """`emission` and `emission_gradient` of every backend: log-softmax of a tile, and its gradient in place."""
 
+import sys
+
 import pytest
 import torch
+
+from samplewise.kernels import eager
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -191,3 +195,19 @@ def test_columns_add_up_on_several_threads(kernels):
         torch.testing.assert_close(d_bias, ours.sum(0), rtol=1e-12, atol=1e-12)
         results.append(ours)
     assert torch.equal(*results)
+
+
+def test_eager_looks_at_a_tile_in_pieces(monkeypatch):
+    """Its scores in full precision are few at a time; the numbers are the same."""
+    logits, bias, node, label = tile(50, 9, torch.float32)
+    label[label == 0] = 1
+    results = []
+    for at_once in (1 << 22, 20, 1):
+        monkeypatch.setattr(sys.modules["samplewise.kernels.eager.emission"], "AT_ONCE", at_once)
+        ours, d_bias = logits.clone(), torch.zeros(9)
+        outputs = emission(eager, ours, bias, node, label, 0)
+        eager.emission_gradient(ours, bias, node, label, 0, outputs[0], torch.ones(100), torch.ones(100), d_bias)
+        results.append([ours, *(output[node] for output in outputs)])
+        torch.testing.assert_close(d_bias, ours.sum(0))
+    for piecewise in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(piecewise, results[0], strict=True))

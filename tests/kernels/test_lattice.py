@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from samplewise.kernels import eager
 from samplewise.kernels.layout import packed_table, padded_table
 from samplewise.reference import enumerated_loss, log_likelihood
 
@@ -107,6 +108,19 @@ def test_many_labels(kernels, labels):
     assert torch.equal(losses, got[0])
     for ours, truth in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-11, atol=1e-12)
+
+
+def test_float32_alone():
+    """On a device without float64 the posteriors of a long utterance keep their digits: no sum grows with its length. (Sums
+    that do lose three digits here.)"""
+    blank, label, table = emissions((800,), (60,), torch.float32)
+    weights, losses = torch.ones(1), torch.full((1,), NAN)
+    gammas = torch.full_like(blank, NAN), torch.full_like(blank, NAN)
+    eager.lattice(blank, label, table, weights, losses, *gammas, WHOLE)
+    expected = right(blank, label, table)
+    torch.testing.assert_close(losses.double(), expected[0], rtol=1e-6, atol=0)
+    for gamma, truth in zip(gammas, expected[1:], strict=True):
+        torch.testing.assert_close(gamma.double(), truth, rtol=0, atol=5e-6)
 
 
 def test_losses_alone(kernels):

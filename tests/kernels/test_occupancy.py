@@ -1,10 +1,13 @@
 """`locate` and `select` of every backend: where a node lies, and which nodes carry the occupancy."""
 
+import sys
+
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from samplewise.kernels import eager
 from samplewise.kernels.layout import packed_table
 
 CPU = torch.device("cpu")
@@ -138,3 +141,17 @@ def test_select_on_several_threads(kernels):
     kept = kernels.select(gamma, torch.zeros_like(gamma), table, torch.zeros(30, dtype=torch.float64), 0.01)
     right = [30 * b + i for b in range(30) for i in smallest_set(gamma[30 * b : 30 * b + 30], 0.01)]
     assert kept.tolist() == right
+
+
+def test_eager_selects_in_pieces(monkeypatch):
+    """As many utterances at a time as memory allows; the same nodes in any case."""
+    gamma, sizes = torch.rand(200, dtype=torch.float64) ** 20, (50, 3, 60, 1, 86)
+    losses = torch.tensor([1.0, 2.0, float("nan"), 3.0, 4.0], dtype=torch.float64)
+    module = sys.modules["samplewise.kernels.eager.occupancy"]
+    for tolerance in (0.0, 0.01):
+        found = []
+        for at_once in (1 << 20, 120, 1):
+            monkeypatch.setattr(module, "AT_ONCE", at_once)
+            found.append(eager.select(gamma, torch.zeros_like(gamma), table_of(*sizes), losses, tolerance).tolist())
+        assert found[0] == found[1] == found[2] and 0 < len(found[0]) < 200
+    assert [len(list(module.alike([1] * 10))), len(list(module.alike([3])))] == [10, 1]

@@ -8,7 +8,7 @@ from samplewise.kernels import backend
 from samplewise.reference import reference_loss_from_logits
 from tests.problems import assert_as_good_as_plain, error, make, ours, planted, run, truth, upstream
 
-pytest.importorskip("triton", reason="Triton is not installed")
+fused_emission = pytest.importorskip("samplewise.kernels.triton", reason="Triton is not installed").fused_emission
 METHODS = ("batched", "samplewise", "tiled", "guided", "auto")
 SHAPES = {"frames": (9, 4, 1), "labels": (3, 0, 2), "vocab": 130, "dim": 6}
 
@@ -49,6 +49,28 @@ def test_many_tiles_and_groups(method):
         value, gradients = ours(problem, reduction="none", upstream=upstream(problem), **options)
         assert error(value, right) < 1e-8
         assert all(error(gradients[name], right_gradients[name]) < 1e-7 for name in gradients)
+
+
+@pytest.mark.parametrize("method", ["tiled", "guided"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_fused_emission(method, dtype, monkeypatch):
+    """The same loss where joint encodings and logits of the first pass are never written; and it is that kernel that runs."""
+    calls = []
+
+    def fused(*arguments):
+        calls.append(len(arguments[2]))
+        fused_emission(*arguments)
+
+    monkeypatch.setattr(backend, "FUSED", True)
+    monkeypatch.setattr("samplewise.kernels.triton.fused_emission", fused)
+    problem = make(**{**SHAPES, "dtype": dtype})
+    with pytest.raises(samplewise.TransducerError, match="needs at least") as refusal:
+        ours(problem, method=method, memory_budget=1)
+    least = int(str(refusal.value).split("needs at least ")[1].split()[0])
+    assert_as_good_as_plain(
+        make, {**SHAPES, "dtype": dtype}, {"reduction": "sum"}, method=method, memory_budget=least, slack=4e-7
+    )
+    assert calls and max(calls) <= 9 * 4 + 4 + 3
 
 
 def test_an_utterance_that_is_not_finite():

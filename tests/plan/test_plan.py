@@ -9,7 +9,7 @@ import torch
 import samplewise
 from samplewise import TransducerError
 from samplewise.cli import main
-from samplewise.plan.budget import CPU, default_budget, gpu, gpu_budget, parse_budget, show_bytes
+from samplewise.plan.budget import CPU, default_budget, device_of, gpu, gpu_budget, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, FUNCTIONS, SPACES, TIMES, Amounts, evaluate, function_costs
 from samplewise.plan.planner import SMALLEST_TILE, Sizes, cut, row_bytes, schedule_of, schedule_tiled
 
@@ -156,8 +156,19 @@ def test_the_default_on_a_gpu():
     assert gpu_budget(0) == 1 << 20
 
 
+def test_other_devices():
+    """Of an accelerator that PyTorch tells nothing about, a small cache is assumed, and all utterances run at once."""
+    assert device_of(torch.device("mps")) == device_of(torch.device("xpu")) == gpu(0)
+    assert device_of(torch.device("cpu")) == CPU
+    assert default_budget(torch.device("mps")) == default_budget(torch.device("cpu"))
+
+
 def test_a_gpu_is_asked(monkeypatch):
     """Free memory is what the driver says and what PyTorch holds unused; the cache is the device's own."""
+    if not torch.cuda.is_available():
+        with pytest.raises(TransducerError, match='device is "cuda", but there is no GPU here'):
+            samplewise.plan(4, 300, 60, 2048, 512, device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 8 << 30))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 << 30)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1 << 29)

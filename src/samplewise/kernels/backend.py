@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import torch
 
 BACKENDS = {"cpu": "numba", "cuda": "triton"}  # PyTorch calls ROCm "cuda", too
+FUSED = os.environ.get("SAMPLEWISE_FUSED_EMISSION") == "1"  # off until it has been measured to win
 _forced: list[str] = []
 _given_up: set[str] = set()
 _lock = threading.RLock()
@@ -25,6 +27,11 @@ def backend_for(device: torch.device) -> ModuleType:
         return importlib.import_module(f"samplewise.kernels.{_forced[-1]}")
     with _lock:
         return _working(BACKENDS.get(device.type, "eager"), device)
+
+
+def fused_emission_of(kernels: ModuleType, dtype: torch.dtype) -> Callable[..., None] | None:
+    """The kernel that makes emissions without joint encodings and logits in memory, where it is asked for and there is one."""
+    return getattr(kernels, "fused_emission", None) if FUSED and dtype != torch.float64 else None
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ def _lengths(logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_leng
 def _next_labels(targets: Tensor, labels: int, width: int, device: torch.device) -> Tensor:
     """The next label of a padded row of nodes of one utterance, -1 where there is none, (U+1,)."""
     row = torch.full((width,), -1, dtype=torch.int64, device=device)
-    row[:labels] = targets[:labels].to(device)
+    row[:labels] = targets[:labels]
     return row
 
 
@@ -39,6 +39,7 @@ def rnnt(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(losses (B,), log denominators, gamma_blank, gamma_label); the last three (B, T, U+1), empty without `gradient`."""
     lengths = _lengths(logits, targets, logit_lengths, target_lengths, blank)
+    targets = targets.to(logits.device)
     real, device, kernels = real_dtype(logits.dtype), logits.device, backend_for(logits.device)
     B, T, width, V = logits.shape
     wide = wide_dtype(device)
@@ -87,6 +88,7 @@ def rnnt_gradient(
 ) -> Tensor:  # fmt: skip
     """dL/dlogits (B, T, U+1, V). A positive clamp bounds each utterance's gradient before `upstream` (B,) scales it."""
     lengths = _lengths(logits, targets, logit_lengths, target_lengths, blank)
+    targets = targets.to(logits.device)
     real, device, kernels = real_dtype(logits.dtype), logits.device, backend_for(logits.device)
     width, V = logits.shape[2:]
     bias = torch.zeros(V, dtype=real, device=device)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from samplewise.kernels.backend import fused_emission_of
 from samplewise.ops.problem import Gradients, Group, Problem, wide_dtype
 
 
@@ -151,20 +152,30 @@ def gradient_tile(
 
 
 def emission_pass(
-    problem: Problem, group: Group, nodes: Tensor | None, tile: Tile, out: Emissions, kept: Kept | None = None
+    problem: Problem, group: Group, nodes: Tensor | None, tile: Tile, out: Emissions, kept: Kept | None = None, *, fuse=True
 ) -> None:
-    """Emissions of the given nodes, or of every node of the group; z and h stay in `kept` if they fit beside what is there."""
+    """Emissions of the given nodes, or of every node of the group; z and h stay in `kept` if they fit beside what is there.
+
+    `fuse` allows a kernel that leaves z and h of the others out of the tile, if one is asked for.
+    """
     count = group.nodes if nodes is None else nodes.numel()
+    fused = fused_emission_of(problem.kernels, problem.compute) if fuse else None
     for start in range(0, count, tile.rows):
         stop = min(start + tile.rows, count)
         node = torch.arange(start, stop, device=problem.device) if nodes is None else nodes[start:stop]
-        here = tile.head(stop - start)
-        if kept is not None and kept.room >= node.numel():
+        here, stays = tile.head(stop - start), kept is not None and kept.room >= stop - start
+        if kept is not None and stays:
             here = kept.place(node, here)
-        forward_tile(problem, group, node, here)
-        problem.kernels.emission(
-            here.h, problem.bias, node, here.label, problem.blank, out.log_denominator, out.lp_blank, out.lp_label
-        )
+        results = (out.log_denominator, out.lp_blank, out.lp_label)
+        if fused is not None and not stays:
+            problem.kernels.locate(node, group.table, group.targets, here.frame, here.token, here.label)
+            fused(
+                group.encoder_rows, group.predictor_rows, here.frame, here.token, problem.activation, problem.weight,
+                problem.bias, node, here.label, problem.blank, *results,
+            )  # fmt: skip
+        else:
+            forward_tile(problem, group, node, here)
+            problem.kernels.emission(here.h, problem.bias, node, here.label, problem.blank, *results)
     if kept is not None:
         kept.whole = nodes is None and kept.held == count
 

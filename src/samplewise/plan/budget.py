@@ -60,10 +60,10 @@ def gpu_budget(free: int) -> int:
 
 
 def device_of(device: torch.device) -> Device:
-    """What a plan must know about a device. On a GPU a tile takes half of the second-level cache."""
+    """What a plan must know about a device. On a GPU a tile takes half of the second-level cache, or LEAST_GPU_CACHE."""
     if device.type == "cuda":
         return gpu(torch.cuda.get_device_properties(device).L2_cache_size)
-    return CPU
+    return CPU if device.type in ("cpu", "meta") else gpu(0)
 
 
 def gpu(cache: int) -> Device:

@@ -157,6 +157,8 @@ def plan(
             raise TransducerError(f"{name} is {size}; it must be positive")
     every_frames, every_labels = _each("frames", frames, batch, 1), _each("labels", labels, batch, 0)
     device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise TransducerError(f'device is "{device}", but there is no GPU here that PyTorch can use')
     compute = dtype.itemsize
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     sizes = Sizes(every_frames, every_labels, vocab, dim, compute, max(compute, 4), gradient, threads, device=device_of(device))

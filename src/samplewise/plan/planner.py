@@ -10,6 +10,7 @@ from samplewise.errors import TransducerError
 from samplewise.plan.budget import CPU, Device, show_bytes
 
 BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of rows (1 MiB of float64)
+GPU_SUMS = 2 << 20  # of columns of dL/dh, a program of a GPU
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
 LONGEST_STRETCH = 2048  # nodes of a guide that share their classes
@@ -83,7 +84,8 @@ def fixed_bytes(sizes: Sizes) -> int:
     lattice = 0 if sizes.device.at_once else longest * min(sizes.threads, len(sizes.frames))
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
     by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0
-    return weight + lattice + packed + SLACK + by_thread
+    by_program = GPU_SUMS if sizes.device.at_once and sizes.gradient else 0
+    return weight + lattice + packed + SLACK + by_thread + by_program
 
 
 def guide_bytes(sizes: Sizes, rows: int) -> int:

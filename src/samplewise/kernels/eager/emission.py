@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+
+AT_ONCE = 1 << 22  # scores that are looked at together
 
 
 def emission(
@@ -17,6 +20,20 @@ def emission(
     logits (R, C), bias (C,), node and label (R,) int64; label -1 means that no label is left (log-probability -inf).
     Row r writes element node[r] of the three outputs (N,); log_denominator is float64, so that large scores keep their digits.
     """
+    for here in pieces(logits):
+        _emission(logits[here], bias, node[here], label[here], blank, log_denominator, lp_blank, lp_label)
+
+
+def pieces(logits: Tensor) -> Iterator[slice]:
+    """Rows that are worked on together: their scores in full precision take memory beyond the tile."""
+    rows = max(1, AT_ONCE // logits.shape[1])
+    return (slice(start, start + rows) for start in range(0, logits.shape[0], rows))
+
+
+def _emission(
+    logits: Tensor, bias: Tensor, node: Tensor, label: Tensor, blank: int,
+    log_denominator: Tensor, lp_blank: Tensor, lp_label: Tensor,
+) -> None:  # fmt: skip
     scores = logits.to(bias.dtype) + bias  # (R, C)
     top = scores.amax(dim=1, keepdim=True)
     scores -= top
@@ -55,6 +72,14 @@ def emission_gradient(
 
     Rows without occupancy become zeros whatever they held. d_bias (C,) accumulates the column sums.
     """
+    for here in pieces(logits):
+        _gradient(logits[here], bias, node[here], label[here], blank, log_denominator, gamma_blank, gamma_label, d_bias)
+
+
+def _gradient(
+    logits: Tensor, bias: Tensor, node: Tensor, label: Tensor, blank: int,
+    log_denominator: Tensor, gamma_blank: Tensor, gamma_label: Tensor, d_bias: Tensor,
+) -> None:  # fmt: skip
     by_blank, by_label = gamma_blank[node], gamma_label[node]
     occupancy = (by_blank + by_label)[:, None]
     whole = log_denominator[node][:, None]

@@ -1,7 +1,9 @@
 """Forward and backward variables, the loss and the arc posteriors on any device (paper: f^W_2, f^W_3).
 
 All utterances advance together over the anti-diagonals d = t + u, which depend on the one before alone: T + U steps of vectors
-of U + 1, no loop over frames times labels.
+of U + 1, no loop over frames times labels. Every path leaves one node of every diagonal, so posteriors are a softmax over the
+arcs of a diagonal, and alpha and beta may be kept relative to the largest of theirs: small numbers, of which float32 keeps as
+many digits after a thousand frames as after one. (Some devices have no float64.)
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def lattice(
     alphas = diagonals.forward(losses, keep=gamma_blank is not None)
     if gamma_blank is not None and gamma_label is not None:
         usable = torch.isfinite(losses) & (weights != 0)
-        diagonals.backward(alphas, losses, torch.where(usable, weights, 0.0), gamma_blank, gamma_label)
+        diagonals.backward(alphas, torch.where(usable, weights, 0.0), gamma_blank, gamma_label)
 
 
 class Diagonals:
@@ -42,47 +44,66 @@ class Diagonals:
         self.steps, widest = torch.stack((longest, utterances[:, LABELS].max())).tolist()
         self.u = torch.arange(widest + 1, device=lp_blank.device)[None]  # (1, U+1)
 
-    def at(self, d: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Node index, validity and both emissions of diagonal d, each (G, U+1); emissions outside are -inf."""
-        t = d - self.u
-        valid = (t >= 0) & (t < self.frames) & (self.u <= self.labels)
-        node = torch.where(valid, self.start + t * self.stride + self.u, self.start)
-        blank = self.lp_blank[node].to(self.dtype).masked_fill(~valid, -math.inf)
-        label = self.lp_label[node].to(self.dtype).masked_fill(~valid | (self.u == self.labels), -math.inf)
-        return node, valid, blank, label
+    def place(self, d: int) -> tuple[Tensor, Tensor]:
+        """Of every place of diagonal d, (G, U+1), the label of the nearest node on it, and that node's index.
+
+        Nodes stand for the places beside them so that nothing has to be sorted out, for which the host would have to wait. Of
+        an utterance that the diagonal has left behind, some node.
+        """
+        lowest, highest = (d + 1 - self.frames).clamp(min=0), self.labels.clamp(max=d)
+        u = torch.minimum(torch.maximum(self.u, lowest), highest)
+        t = torch.minimum(d - u, self.frames - 1)
+        return u, self.start + t * self.stride + u
+
+    def at(self, d: int) -> tuple[Tensor, Tensor]:
+        """Both emissions of diagonal d, each (G, U+1); outside they are -inf."""
+        t, (_, node) = d - self.u, self.place(d)
+        outside = (t < 0) | (t >= self.frames) | (self.u > self.labels)
+        blank = self.lp_blank[node].to(self.dtype).masked_fill(outside, -math.inf)
+        label = self.lp_label[node].to(self.dtype).masked_fill(outside | (self.u == self.labels), -math.inf)
+        return blank, label
 
     def forward(self, losses: Tensor, keep: bool) -> list[Tensor]:
         """Write the losses; return alpha by diagonal, each (G, U+1), if it is to be kept."""
         alpha = torch.full((len(self.start), self.u.numel()), -math.inf, dtype=self.dtype, device=self.u.device)
         alpha[:, 0] = 0.0
-        alphas = [alpha] if keep else []
-        ends = self.frames + self.labels - 1
-        result = torch.zeros_like(losses)
+        alphas, ends = [], self.frames + self.labels - 1
+        parts = [torch.zeros_like(alpha[:, :1])]  # of the log-likelihoods
         for d in range(self.steps):
-            _, _, blank, label = self.at(d)
-            last = (ends == d) & (self.u == self.labels)
-            result += torch.where(last, alpha + blank, 0.0).sum(1)
-            stay, move = alpha + blank, alpha + label
-            moved = torch.nn.functional.pad(move[:, :-1], (1, 0), value=-math.inf)
-            alpha = torch.logaddexp(stay, moved)
-            if keep and d + 1 < self.steps:
+            if keep:
                 alphas.append(alpha)
-        losses.copy_(-result)
+            blank, label = self.at(d)
+            stay, move = alpha + blank, alpha + label
+            last = (ends == d) & (self.u == self.labels)
+            final = torch.where(last, stay, 0.0).sum(1, keepdim=True)
+            moved = torch.nn.functional.pad(move[:, :-1], (1, 0), value=-math.inf)
+            alpha, level = relative(torch.logaddexp(stay, moved))
+            parts.append(torch.where(ends > d, level, final))
+        losses.copy_(-torch.cat(parts, 1).sum(1))
         return alphas
 
-    def backward(self, alphas: list[Tensor], losses: Tensor, weights: Tensor, gamma_blank: Tensor, gamma_label: Tensor) -> None:
+    def backward(self, alphas: list[Tensor], weights: Tensor, gamma_blank: Tensor, gamma_label: Tensor) -> None:
         """Write the arc posteriors, which may overwrite the emissions: a node is read before it is written."""
         beta = torch.full_like(alphas[0], -math.inf)
-        loss, weight = losses[:, None], weights[:, None]
+        weight = weights[:, None]
         for d in range(self.steps - 1, -1, -1):
-            node, valid, blank, label = self.at(d)
+            blank, label = self.at(d)
             t = d - self.u
             final = (t == self.frames - 1) & (self.u == self.labels)
             after_blank = torch.where(t == self.frames - 1, -math.inf, beta).masked_fill(final, 0.0)
             after_label = torch.nn.functional.pad(beta[:, 1:], (0, 1), value=-math.inf)
             by_blank, by_label = blank + after_blank, label + after_label
-            beta = torch.logaddexp(by_blank, by_label)
-            reach = alphas.pop() + loss
-            for out, arc in ((gamma_blank, by_blank), (gamma_label, by_label)):
-                share = torch.where(weight == 0, 0.0, torch.exp((reach + arc).clamp(max=0.0)) * weight).to(out.dtype)
-                out[node[valid]] = share[valid]
+            beta, _ = relative(torch.logaddexp(by_blank, by_label))
+            reach = alphas.pop()
+            shares = torch.cat((reach + by_blank, reach + by_label), 1).softmax(1)  # (G, 2 (U+1))
+            shares = torch.where(weight == 0, 0.0, shares * weight)
+            (u, node), there = self.place(d), d < self.frames + self.labels
+            for out, share in zip((gamma_blank, gamma_label), shares.chunk(2, 1), strict=True):
+                out[node] = torch.where(there, share.gather(1, u).to(out.dtype), out[node])
+
+
+def relative(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x (G, U+1) less the largest number of each row, and that number (G, 1); 0 where it is not finite."""
+    level = x.amax(1, keepdim=True)
+    level = torch.where(torch.isfinite(level), level, 0.0)
+    return x - level, level

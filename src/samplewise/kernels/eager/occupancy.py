@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ from samplewise.kernels.layout import (
     TARGET_BASE,
     TOKEN_BASE,
 )
+
+AT_ONCE = 1 << 20  # nodes that are sorted together
 
 
 def locate(node: Tensor, utterances: Tensor, targets: Tensor, frame: Tensor, token: Tensor, label: Tensor) -> None:
@@ -38,16 +42,29 @@ def select(gamma_blank: Tensor, gamma_label: Tensor, utterances: Tensor, losses:
 
     tolerance 0 keeps every node of every utterance with a finite loss.
     """
-    occupancy = (gamma_blank + gamma_label).abs()
-    finite = torch.isfinite(losses)
+    nowhere = gamma_blank.numel()  # where the padding of a shorter utterance lies
+    occupancy = gamma_blank.new_zeros(nowhere + 1)
+    torch.add(gamma_blank, gamma_label, out=occupancy[:-1]).abs_()
     keep = torch.zeros_like(occupancy, dtype=torch.bool)
-    for g, row in enumerate(utterances.tolist()):
-        nodes = slice(row[START], row[START] + row[FRAMES] * row[STRIDE])
-        if tolerance <= 0.0:
-            keep[nodes] = finite[g]
-            continue
-        ordered, index = occupancy[nodes].sort()
-        dropped = ordered.cumsum(0, dtype=losses.dtype)
-        stays = (dropped > tolerance * dropped[-1]) & finite[g]
-        keep[nodes] = torch.zeros_like(stays).index_put_((index,), stays)
-    return keep.nonzero()[:, 0]
+    sizes = utterances[:, FRAMES] * utterances[:, STRIDE]
+    for some, most in alike(sizes.tolist()):
+        at = torch.arange(most, device=occupancy.device)
+        node = torch.where(at < sizes[some, None], utterances[some, START, None] + at, nowhere)  # (g, most nodes)
+        stays = torch.isfinite(losses[some, None]).expand_as(node)
+        if tolerance > 0.0:
+            ordered, order = occupancy[node].sort(1)
+            dropped = ordered.cumsum(1, dtype=losses.dtype)
+            stays = stays & torch.empty_like(stays).scatter_(1, order, dropped > tolerance * dropped[:, -1:])
+        keep[node] = stays
+    return keep[:-1].nonzero()[:, 0]
+
+
+def alike(sizes: list[int]) -> Iterator[tuple[slice, int]]:
+    """Consecutive utterances, and the size of the largest of them: as many as take AT_ONCE nodes if all were as large."""
+    first, most = 0, 0
+    for stop, size in enumerate(sizes):
+        if stop > first and max(most, size) * (stop + 1 - first) > AT_ONCE:
+            yield slice(first, stop), most
+            first, most = stop, 0
+        most = max(most, size)
+    yield slice(first, len(sizes)), most

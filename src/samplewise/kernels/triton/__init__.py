@@ -4,8 +4,19 @@ With TRITON_INTERPRET=1, set before this is imported, they run on the CPU, slowl
 """
 
 from samplewise.kernels.triton.emission import add_label, emission, emission_gradient
+from samplewise.kernels.triton.fused import fused_emission
 from samplewise.kernels.triton.joint import joint, joint_gradient
 from samplewise.kernels.triton.lattice import lattice
 from samplewise.kernels.triton.occupancy import locate, select
 
-__all__ = ["add_label", "emission", "emission_gradient", "joint", "joint_gradient", "lattice", "locate", "select"]
+__all__ = [
+    "add_label",
+    "emission",
+    "emission_gradient",
+    "fused_emission",
+    "joint",
+    "joint_gradient",
+    "lattice",
+    "locate",
+    "select",
+]

@@ -18,9 +18,9 @@ PROGRAMS = 512  # enough to fill a GPU; each owns a sum of every column that it 
 
 
 def _block(columns: int) -> tuple[int, int]:
-    """Rows and columns of a block."""
+    """Rows and columns of a block: an element a thread at least, as threads that held the same one would race in place."""
     width = power_of_2(columns, WIDEST)
-    return min(TALLEST, BLOCK // width), width
+    return max(64 * WARPS // width, min(TALLEST, BLOCK // width)), width
 
 
 def emission(
@@ -139,6 +139,7 @@ def _add_label(
     whole = tl.where((there != 0) | (y < 0), before, logaddexp(before, score))
     whole -= tl.load(excess + r, mask=live, other=0.0).to(tl.float64)
     by_blank = tl.load(lp_blank + n, mask=live, other=0.0).to(tl.float64) + (before - whole)
+    tl.debug_barrier()  # all threads that hold a row have read what one of them writes
     tl.store(log_denominator + n, whole.to(log_denominator.dtype.element_ty), mask=live)
     tl.store(lp_blank + n, by_blank.to(REAL), mask=live)
     tl.store(lp_label + n, (score - whole).to(REAL), mask=live)
