@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from samplewise.asr.conformer import ConformerEncoder
 from samplewise.asr.model import ENCODERS, Transducer
 from samplewise.asr.options import ConformerOptions
+from samplewise.asr.recipe import recipe_from_plain
+from samplewise.asr.train import train
 
-from .made import tiny_recipe
+from .made import TINY, changed, tiny_recipe
 
 SMALL = {"layers": 2, "hidden": 16, "heads": 2, "feed_forward": 32, "kernel": 5, "channels": 8}
 
@@ -63,6 +67,25 @@ def test_it_sees_more_than_one_frame_and_every_parameter_gets_a_gradient():
     output[0, 0].square().sum().backward()
     assert features.grad is not None and features.grad[0, 39].abs().sum() > 0
     assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_the_features_get_through_the_convolutions():
+    """The weights that `transformers` draws hand on next to nothing of them."""
+    network = encoder(80, hidden=64, heads=4, channels=32).network.eval()
+    with torch.no_grad():
+        assert 0.02 < network.subsampling(torch.randn(4, 80, 80), torch.ones(4, 80, dtype=torch.bool)).std() < 2
+
+
+def test_it_learns(digits_directory, tmp_path, monkeypatch):
+    monkeypatch.setattr("samplewise.asr.train.measure", lambda step: None)
+    options = {"kind": "conformer", **SMALL, "hidden": 32, "feed_forward": 64, "channels": 16, "subsampling": 2, "dropout": 0.0}
+    changes = {"data.digits": [1, 1], "data.test_strings": 40, "encoder": options, "joiner.dim": 32, "training.steps": 200}
+    changes |= {"training.learning_rate": 0.01, "training.schedule": "inverse_sqrt", "training.warmup_steps": 40}
+    changes |= {"training.batch_size": 12, "training.length_pool": 1, "training.save_every": 1000}
+    recipe = recipe_from_plain(changed(TINY, changes))
+    outcome = train(recipe, tmp_path / "run", data=str(digits_directory), resume=False, say=lambda line: None)
+    deaf = math.log(10) / 4  # ten words equally likely, of four letters: the loss of a model that knows words and hears nothing
+    assert outcome.results["test"]["nats_per_label"] < deaf / 2
 
 
 @pytest.mark.parametrize("changes", [{"hidden": 18, "heads": 4}, {"hidden": 9, "heads": 3}, {"kernel": 4}, {"layers": 0}])

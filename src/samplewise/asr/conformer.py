@@ -7,7 +7,7 @@ shorten the time axis, then come Conformer blocks with relative positions.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import ParakeetEncoder, ParakeetEncoderConfig
 
@@ -52,6 +52,7 @@ class ConformerEncoder(Encoder):
             layerdrop=0.0,
         )
         self.network = ParakeetEncoder(config)
+        draw_weights(self.network)
 
     def output_length(self, frames: int) -> int:
         for _ in range(self.halvings):
@@ -74,3 +75,15 @@ class ConformerEncoder(Encoder):
         found = self.network(features, attention_mask=mask, output_hidden_states=layers)
         outputs = list(found.hidden_states[-self.depth :]) if layers else [found.last_hidden_state]
         return outputs, found.attention_mask.sum(dim=1)  # (B, T, E) each, (B,)
+
+
+def draw_weights(network: nn.Module) -> None:
+    """Draw the weights of every layer by the number of its inputs, as PyTorch does by default.
+
+    `transformers` draws them all with one small deviation, which suits weights that are loaded afterwards: the convolutions
+    then hand on next to nothing of the features, and a model that is trained from there stays on the plateau where it knows
+    texts and hears nothing (short digit strings, 250 steps: CTC loss 2.06 nats a label, 0.65 with these weights).
+    """
+    for module in network.modules():
+        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d)):
+            module.reset_parameters()
