@@ -70,6 +70,13 @@ def test_runs_are_stopped_and_gone_on_with(recipe, digits_directory, tmp_path, s
     assert len(read_results(results)) == 1 and "1 of 1 runs are in" in said.text
 
 
+def test_a_line_of_an_older_recipe_is_known_by_its_values(recipe):
+    (plan,) = make_plans(recipe, [], [comparison.Variant(None)], [1])
+    old = {key: value for key, value in plan.expected.items() if key != "ctc"}  # its default is what was meant
+    assert comparison.is_there(plan, [{"recipe_keys": old}])
+    assert not comparison.is_there(plan, [{"recipe_keys": {**old, "seed": 2}}, {"recipe_keys": {**old, "gone": 1}}])
+
+
 def test_a_run_that_fails_is_told_with_the_end_of_its_log(recipe, tmp_path, said):
     plans = make_plans(recipe, [], [comparison.Variant(None)], [1])
     with pytest.raises(UserError, match=r"full-seed1 failed with status 1; its log ends:(.|\n)*no directory .*nowhere"):

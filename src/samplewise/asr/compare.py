@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from samplewise.asr.checkpoint import read_json
 from samplewise.asr.problems import UserError
-from samplewise.asr.recipe import load_recipe, recipe_to_plain
+from samplewise.asr.recipe import load_recipe, recipe_from_plain, recipe_to_plain
 from samplewise.asr.results import RESULTS_FILE
 from samplewise.asr.trainer import LOG_FILE
 
@@ -127,7 +127,7 @@ def compare(
         UserError: a run failed.
     """
     finished = read_results(results)
-    waiting = [plan for plan in plans if not any(line["recipe_keys"] == plan.expected for line in finished)]
+    waiting = [plan for plan in plans if not is_there(plan, finished)]
     say(f"{len(plans) - len(waiting)} of {len(plans)} runs are in {results}")
     deadline = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     directory.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,19 @@ def compare(
                 time.sleep(PAUSE)
         finally:
             stop(active.values())
-    return all(any(line["recipe_keys"] == plan.expected for line in read_results(results)) for plan in plans)
+    finished = read_results(results)
+    return all(is_there(plan, finished) for plan in plans)
+
+
+def is_there(plan: Plan, lines: Sequence[dict[str, Any]]) -> bool:
+    """Whether a line is of this run; keys that recipes have got since it was written count as their defaults."""
+    for line in lines:
+        try:
+            if recipe_to_plain(recipe_from_plain(line["recipe_keys"])) == plan.expected:
+                return True
+        except UserError:  # a recipe of another version
+            continue
+    return False
 
 
 def start(recipe: str, plan: Plan, directory: Path, data: str | None, *, one_thread: bool) -> subprocess.Popen:
