@@ -7,7 +7,7 @@ import pytest
 
 from samplewise.bench import commands, environments, machine
 from samplewise.bench.cases import Case, suite
-from samplewise.bench.names import BASES
+from samplewise.bench.names import BASES, SAMPLED, Method
 from samplewise.bench.peers.adapters import STEPS
 from samplewise.bench.peers.registry import BY_METHOD
 from samplewise.bench.records import read_rows
@@ -106,6 +106,15 @@ def wrong_truth(directory):
     path = directory / "truth.pt"
     torch.save({"loss": torch.tensor(1.0).double(), "gradients": [torch.ones(s).double() for s in shapes]}, path)
     return path
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+def test_a_sampled_loss_has_its_errors_shown_and_its_time_too(method, tmp_path):
+    case = Case("sampled-tiny", "random", 2, 30, 6, 600, 16)
+    row = rows_of(case, (method,), tmp_path)[method]
+    assert row["status"] == "ok" and row["seconds"]["median"] > 0 and row["memory"]["workspace"] > 0
+    assert row["check"]["loss"] > 1e-3, "a loss over 256 of 600 classes cannot be the full one"
+    assert Method.parse(method).approximate and not row["ours"]
 
 
 def test_a_peer_that_is_not_there_is_a_row(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import random
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from samplewise.bench.names import OURS, PEER_METHODS, YARDSTICK
+from samplewise.bench.names import OURS, PEER_METHODS, SAMPLED, YARDSTICK
 
 WEIGHED = ("auto", "tiled", "batched", "plain")
 
@@ -167,7 +167,13 @@ def lattice() -> list[Case]:
     ]  # fmt: skip
 
 
-SUITES = {made.__name__: made for made in (quick, table, accuracy, headline, sweep, axes, lattice)}
+def sampled() -> list[Case]:
+    """Sampled softmax beside the full one: its loss is another one, so its errors are shown and not judged."""
+    methods = ("auto", "guided", "tiled", "batched", *SAMPLED, YARDSTICK)
+    return [Case(f"sampled-{classes}", "random", 4, 300, 60, classes, 512, methods=methods) for classes in (2048, 8192)]
+
+
+SUITES = {made.__name__: made for made in (quick, table, accuracy, headline, sweep, axes, lattice, sampled)}
 
 
 def suite(name: str) -> list[Case]:

@@ -11,7 +11,7 @@ from torch import Tensor
 import samplewise
 from samplewise.bench.baseline import plain_loss
 from samplewise.bench.cases import Case
-from samplewise.bench.names import PLAIN, Method
+from samplewise.bench.names import PLAIN, SAMPLED, Method
 from samplewise.bench.peers.adapters import STEPS
 from samplewise.bench.workloads import Workload, make_workload
 from samplewise.bench.yardsticks import make_yardstick
@@ -24,6 +24,7 @@ OUR_OPTIONS: dict[str, dict[str, Any]] = {
     "samplewise": {"method": "samplewise"},
     "batched": {"method": "batched"},
 }
+SAMPLED_CLASSES = 256
 Result = tuple[Tensor, tuple[Tensor, ...]]
 
 
@@ -38,6 +39,20 @@ def loss_function(method: Method, budget: int | None) -> Callable[[Workload], Te
             )
 
         return ours
+    if method.base in SAMPLED:
+        scope = "batch" if method.base == "sampled-batch" else "utterance"
+
+        def sampled(workload: Workload) -> Tensor:
+            targets, _, target_lengths = workload.integers
+            vocabulary = samplewise.sample_vocabulary(
+                targets, target_lengths, len(workload.weight), SAMPLED_CLASSES, scope=scope,
+                generator=torch.Generator().manual_seed(0),
+            )  # fmt: skip
+            return samplewise.transducer_loss(
+                *workload.learned, *workload.integers, reduction="sum", memory_budget=budget, vocabulary=vocabulary
+            )
+
+        return sampled
     return plain_loss if method.base == PLAIN else STEPS[method.base]
 
 

@@ -11,11 +11,12 @@ from samplewise.bench.errors import BenchError
 from samplewise.bench.peers.registry import BY_METHOD
 
 OURS = ("auto", "guided", "tiled", "tiled-exact", "samplewise", "batched")
+SAMPLED = ("sampled", "sampled-batch")  # over 256 classes, an utterance's own or one set for the batch; drawing included
 PLAIN = "plain"
 YARDSTICK = "gemm3"  # the three matrix products; every time is also given as a multiple of theirs
 YARDSTICKS = ("gemm1", YARDSTICK, "tanh")
 PEER_METHODS = tuple(BY_METHOD)
-BASES = (*OURS, PLAIN, *YARDSTICKS, *PEER_METHODS)
+BASES = (*OURS, *SAMPLED, PLAIN, *YARDSTICKS, *PEER_METHODS)
 VARIANTS = ("", "loss", "bf16")
 
 
@@ -41,7 +42,7 @@ class Method(NamedTuple):
     @property
     def kind(self) -> str:
         """ "ours", "baseline", "yardstick" or "peer"."""
-        if self.base in OURS:
+        if self.base in (*OURS, *SAMPLED):
             return "ours"
         if self.base in YARDSTICKS:
             return "yardstick"
@@ -50,4 +51,4 @@ class Method(NamedTuple):
     @property
     def approximate(self) -> bool:
         """Whether its loss is another one by design, which no check can fail."""
-        return self.base in BY_METHOD and self.base in BY_METHOD[self.base].approximate
+        return self.base in SAMPLED or (self.base in BY_METHOD and self.base in BY_METHOD[self.base].approximate)
