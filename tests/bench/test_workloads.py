@@ -65,7 +65,7 @@ def test_planted_alignments_leave_a_twentieth_of_the_nodes_active(kernels):
     workload = workloads.make_workload(case)
     z = torch.tanh(workload.encoder_out[0, :, None] + workload.predictor_out[0])
     log_probs = (z @ workload.weight.t() + workload.bias).log_softmax(2)
-    lp_blank, lp_label = arcs(log_probs, workload.targets[0], 0)
+    lp_blank, lp_label = (lp.contiguous() for lp in arcs(log_probs, workload.targets[0], 0))
     lp_label = torch.nn.functional.pad(lp_label, (0, 1), value=-torch.inf)
     table, nodes = packed_table([300], [60], 300, 61, 60, torch.device("cpu"))
     losses, gammas = torch.zeros(1, dtype=torch.float64), torch.zeros(2, nodes)

@@ -20,6 +20,7 @@ from samplewise.ops.problem import Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Tile, floats, joint_tile
 from samplewise.plan.planner import LONGEST_STRETCH, PROBES, SHORTEST_STRETCH, STRETCHES, STRETCHES_AT_ONCE, guide_classes
 
+MOST_PLACES = 128  # of a stretch at which labels are looked for, if it has not more frames
 UNLIKELY = -9.0  # log of what a label may have beside the likeliest of labels and blank, and still be counted among the rest
 
 
@@ -123,13 +124,15 @@ def choose(problem: Problem, group: Group, one: Utterance, starts: list[int], ti
 def likely_labels(problem: Problem, group: Group, one: Utterance, starts: list[int], tile: Tile) -> Tensor:
     """Labels (s, L) of the utterance that are not unlikely somewhere in each stretch: as many in all, the likeliest.
 
-    Looked for at every frame and after every label, with nodes that have both at once.
+    Looked for at every frame and after every label, with nodes that have both at once; of many labels after every other one or
+    so, and in the next stretch after those between.
     """
-    places = min(one.height, max(one.stride, -(-one.height // one.stride)))
-    u = torch.arange(places, device=problem.device) * one.stride // max(places, one.stride)
-    t = torch.arange(places, device=problem.device) * (one.height // one.stride) // places
-    node = torch.tensor(starts, device=problem.device)[:, None] - one.start  # (s, 1)
-    node = (node // one.stride + t) * one.stride + u  # (s, P)
+    frames = -(-one.height // one.stride)
+    places = min(one.height, max(one.stride, frames), max(MOST_PLACES, frames))
+    place, first = torch.arange(places, device=problem.device), torch.tensor(starts, device=problem.device)[:, None] - one.start
+    u = (place * max(1, one.stride // places) + first // one.height) % one.stride  # (s, P)
+    t = first // one.stride + place * (one.height // one.stride) // places
+    node = t * one.stride + u  # (s, P)
     node = (one.start + node.clamp(max=one.nodes - 1)).flatten()
     weight, bias = problem.weight[one.distinct], problem.bias[one.distinct]
     found = []
