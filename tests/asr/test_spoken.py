@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from samplewise.asr.corpora import manifest_corpora
+from samplewise.asr.corpora import make_corpora
 from samplewise.asr.problems import UserError
-from samplewise.asr.recipe import ManifestOptions, SubsetOptions
 from samplewise.asr.spoken import voices as speaking
 from samplewise.asr.spoken.synthesise import Options, plan, synthesise
 from samplewise.asr.spoken.texts import phrases, sentences, transcript, without
 from samplewise.asr.spoken.voices import find_voices
+
+from .made import tiny_recipe
 
 RATE = 8000
 VOICES = ("ann", "bob")
@@ -156,5 +157,6 @@ def test_texts_of_a_manifest_as_words(tmp_path, bad, said):
     soundfile.write(tmp_path / "a.wav", np.full(8000, 0.1), RATE)
     (tmp_path / "m.jsonl").write_text('{"audio": "a.wav", "text": "Steels, etc."}')
     for text, expected in (("given", ["Steels, etc."]), ("words", ["steels etc"])):
-        found = manifest_corpora(ManifestOptions(SubsetOptions("m.jsonl"), text=text), str(tmp_path), RATE, bad, said)
+        recipe = tiny_recipe(data={"kind": "manifest", "train": {"manifest": "m.jsonl"}, "text": text})
+        found = make_corpora(recipe, str(tmp_path), RATE, bad, said)
         assert list(found.train.texts()) == expected
