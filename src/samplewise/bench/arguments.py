@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-SUITES = ("quick", "table", "accuracy", "headline", "sweep", "axes", "lattice")
+from samplewise.bench.cases import SUITES
+
 NEEDS_EXTRA = "the benchmark needs its extra: pip install 'samplewise[bench]' ({error})"
 EXAMPLES = """\
 examples:
