@@ -177,3 +177,13 @@ def test_a_gpu_is_asked(monkeypatch):
     plan = samplewise.plan(4, 300, 60, 2048, 512, device="cuda")
     assert plan.method == "tiled" and "GPU" in plan.reason
     assert plan.tile_rows == (L2 // 2) // row_bytes(plan.sizes)
+
+
+@pytest.mark.parametrize(("frames", "labels", "classes", "dim", "method"), [
+    (250, 25, 256, 64, "tiled"), (50, 10, 1024, 512, "tiled"), (300, 60, 2048, 512, "guided"), (300, 60, 1024, 256, "guided"),
+])  # fmt: skip
+def test_a_guide_is_for_products_that_outweigh_its_own_steps(frames, labels, classes, dim, method):
+    """Measured: at 250 x 25, V=256, D=64 a guide takes three times as long as "tiled", at 300 x 60, V=1024 less."""
+    found = samplewise.plan(4, frames, labels, classes, dim)
+    assert found.method == method
+    assert method == "guided" or "too small for a guide" in found.reason

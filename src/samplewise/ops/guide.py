@@ -18,7 +18,7 @@ from torch import Tensor
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TOKEN_BASE
 from samplewise.ops.problem import Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Tile, floats, joint_tile
-from samplewise.plan.planner import LONGEST_STRETCH, PROBES, SHORTEST_STRETCH, STRETCHES, STRETCHES_AT_ONCE, guide_classes
+from samplewise.plan.planner import PROBES, STRETCHES_AT_ONCE, guide_classes, stretch_height
 
 MOST_PLACES = 128  # of a stretch at which labels are looked for, if it has not more frames
 UNLIKELY = -9.0  # log of what a label may have beside the likeliest of labels and blank, and still be counted among the rest
@@ -42,7 +42,7 @@ class Utterance:
     @property
     def height(self) -> int:
         """Nodes of a stretch."""
-        return min(self.nodes, LONGEST_STRETCH, max(SHORTEST_STRETCH, -(-self.nodes // STRETCHES)))
+        return stretch_height(self.nodes)
 
 
 @dataclass(frozen=True)

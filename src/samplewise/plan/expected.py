@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from samplewise.plan.planner import (
-    LONGEST_STRETCH,
     PACKED_DEPTH,
     PROBES,
-    SHORTEST_STRETCH,
-    STRETCHES,
     STRETCHES_AT_ONCE,
     Schedule,
     Sizes,
     alpha_bytes,
     guide_classes,
     kept_bytes,
+    stretch_height,
 )
 
 SMALL = 3 << 18  # small tensors, and what the allocator rounds up; measured
@@ -72,7 +70,7 @@ def weight_bytes(sizes: Sizes, method: str) -> int:
 def guide_bytes_expected(sizes: Sizes) -> int:
     """Joint encodings and logits of a stretch over the drawn classes and a few labels, and the probes of some stretches."""
     nodes = max(sizes.nodes)
-    height = min(nodes, LONGEST_STRETCH, max(SHORTEST_STRETCH, -(-nodes // STRETCHES)))
+    height = stretch_height(nodes)
     classes = min(sizes.classes, guide_classes(sizes.classes) + 16)
     stretches = min(STRETCHES_AT_ONCE, -(-nodes // height))
     probes = stretches * (PROBES * 2 + 3) * sizes.classes * sizes.real_bytes

@@ -12,7 +12,7 @@ from samplewise.errors import TransducerError
 from samplewise.plan.budget import default_budget, device_of, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, Amounts, FunctionCost, function_costs
 from samplewise.plan.expected import expected_bytes
-from samplewise.plan.planner import WORTHWHILE_GUIDE, Schedule, Sizes, guide_classes, guide_share, schedule_of
+from samplewise.plan.planner import WORTHWHILE_GUIDE, Schedule, Sizes, guide_classes, guide_pays, guide_share, schedule_of
 
 TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
 
@@ -184,7 +184,9 @@ def _reason(method: str, sizes: Sizes, schedule: Schedule) -> str:
     drawn = guide_classes(sizes.classes)
     if schedule.method == "guided":
         return f"a guide of {classes} classes ({drawn} drawn) out of {sizes.classes} finds the nodes that matter"
-    if sizes.device.at_once and guide_share(sizes) <= WORTHWHILE_GUIDE:
+    if not sizes.device.at_once and guide_share(sizes) <= WORTHWHILE_GUIDE:
+        return "the matrix products are too small for a guide to save time; every node is exact"
+    if sizes.device.at_once and guide_pays(sizes):
         return f"a guide of {classes} of {sizes.classes} classes has not been measured on a GPU; every node is exact"
     if schedule.kept_rows:
         return f"a guide would need {classes} of {sizes.classes} classes; the logits of a group fit the budget and are kept"

@@ -20,6 +20,7 @@ SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matr
 SMALLEST_TILE = 128
 NODES_A_KEPT_ROW = 24  # of a guided group: about so many nodes have one among them that carries occupancy, once trained
 SMALLEST_GUIDED = 1 << 13  # nodes of a guided group, if not all that there are
+LEAST_STRETCH = 100_000_000  # multiply-adds of all classes for a stretch; of less, the steps of a guide take longer; measured
 WORTHWHILE_GUIDE = 0.4  # of all classes; above it a guide costs more than it saves
 
 
@@ -140,12 +141,23 @@ def choose(sizes: Sizes, budget: int | None, default: int) -> Schedule:
     "samplewise" does for utterances whose logits fit the budget, and on a GPU, where the guide's many small steps have not been
     measured. The reason is said in the plan.
     """
-    if guide_share(sizes) <= WORTHWHILE_GUIDE and not sizes.device.at_once:
+    if guide_pays(sizes) and not sizes.device.at_once:
         try:
             return schedule_tiled(sizes, budget, default, "guided")
         except TransducerError:
             pass  # too little memory for the occupancies beside the emissions
     return schedule_tiled(sizes, budget, default, "tiled")
+
+
+def guide_pays(sizes: Sizes) -> bool:
+    """Whether the guide's classes are few beside all, and the matrix products that it saves more than what it does itself."""
+    height = stretch_height(sum(sizes.nodes) // len(sizes.nodes))
+    return guide_share(sizes) <= WORTHWHILE_GUIDE and height * sizes.dim * sizes.classes >= LEAST_STRETCH
+
+
+def stretch_height(nodes: int) -> int:
+    """Nodes of a guide's stretch, in an utterance of so many."""
+    return min(nodes, LONGEST_STRETCH, max(SHORTEST_STRETCH, -(-nodes // STRETCHES)))
 
 
 def guide_share(sizes: Sizes) -> float:
