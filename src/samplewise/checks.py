@@ -125,8 +125,7 @@ def check_values(
     for b, (t, u) in enumerate(zip(frame_list, label_list, strict=True)):
         if not 1 <= t <= frames:
             raise TransducerError(f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} frames: it must be in 1..{frames}")
-        if not 0 <= u <= width:
-            raise TransducerError(f"target_lengths[{b}] is {u}, but targets holds {width} labels an utterance")
+        _check_target_length(b, u, width)
         if u + 1 > tokens:
             raise TransducerError(f"target_lengths[{b}] is {u}, which needs {u + 1} rows of {predictor}, but it has {tokens}")
     if classes is not None:
@@ -141,10 +140,14 @@ def check_targets(targets: Tensor, target_lengths: Tensor, classes: int, blank: 
     host = torch.cat([part.detach().to(device=targets.device, dtype=torch.int64) for part in parts]).cpu()
     lengths, labels = host[:batch], host[batch:].view(batch, width)
     for b, u in enumerate(lengths.tolist()):
-        if not 0 <= u <= width:
-            raise TransducerError(f"target_lengths[{b}] is {u}, but targets holds {width} labels an utterance")
+        _check_target_length(b, u, width)
     _check_labels(labels, lengths, classes, blank)
     return labels.masked_fill(torch.arange(width)[None] >= lengths[:, None], -1)
+
+
+def _check_target_length(b: int, labels: int, width: int) -> None:
+    if not 0 <= labels <= width:
+        raise TransducerError(f"target_lengths[{b}] is {labels}, but targets holds {width} labels an utterance")
 
 
 def _check_labels(targets: Tensor, lengths: Tensor, classes: int, blank: int) -> None:

@@ -51,8 +51,7 @@ class SampledVocabulary:
         """Positions (B, U) int64 of the targets (B, U) among their row's classes; -1 where a label is not among them."""
         host = targets.detach().to(device="cpu", dtype=torch.int64)
         rows = self.classes.masked_fill(self.classes < 0, self.vocab_size).expand(host.shape[0], -1).contiguous()
-        at = torch.searchsorted(rows, host.contiguous()).clamp_(max=rows.shape[1] - 1)
-        return torch.where(rows.gather(1, at) == host, at, -1)
+        return find(rows, host)
 
     def restore(self, columns: Tensor) -> Tensor:
         """Classes (B, U) of positions (B, U) among their row's classes: what `remap` undoes."""
@@ -128,6 +127,12 @@ def sample_vocabulary(
     if grown:
         _say_once(size, int((classes >= 0).sum(1).max()))
     return SampledVocabulary(classes, log_weight, vocab_size, blank, grown)
+
+
+def find(classes: Tensor, targets: Tensor) -> Tensor:
+    """Positions (B, U) of the targets (B, U) among the ascending classes (B, S) of their row, or -1."""
+    at = torch.searchsorted(classes, targets.contiguous()).clamp_(max=classes.shape[1] - 1)
+    return torch.where(classes.gather(1, at) == targets, at, -1)
 
 
 def check_vocabulary(vocabulary: SampledVocabulary, classes: int, blank: int, batch: int) -> None:

@@ -71,17 +71,13 @@ def guide(problem: Problem, group: Group, out: Emissions, kept: Kept | None) -> 
         if kept is not None and kept.z.shape[0] >= one.height:
             tile = replace(tile, z=kept.z[: one.height])
         starts = list(range(one.start, one.start + one.nodes, one.height))
-        store = floats(problem, 0, 1)
+        weight = floats(problem, 0, problem.weight.shape[1])
         for i in range(0, len(starts), STRETCHES_AT_ONCE):
             some = starts[i : i + STRETCHES_AT_ONCE]
             choice = choose(problem, group, one, some, tile, generator)
             few = choice.classes.shape[1]
-            if store.numel() < few * (one.height + problem.weight.shape[1]):
-                store = floats(problem, few, one.height + problem.weight.shape[1])
-            h, weight = store.view(-1)[: few * (one.height + problem.weight.shape[1])].split(
-                (few * one.height, few * problem.weight.shape[1])
-            )
-            tile, weight = replace(tile, h=h.view(one.height, few)), weight.view(few, -1)
+            if few != weight.shape[0]:
+                tile, weight = replace(tile, h=floats(problem, one.height, few)), floats(problem, few, weight.shape[1])
             for s, first in enumerate(some):
                 here = slice(first, min(first + one.height, one.start + one.nodes))
                 stretch(problem, group, one, here, tile.head(here.stop - first), choice, s, weight, out)

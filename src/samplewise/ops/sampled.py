@@ -15,6 +15,7 @@ from torch import Tensor
 from samplewise.checks import Lengths
 from samplewise.errors import TransducerError
 from samplewise.ops.problem import Gradients, Inputs, real_dtype
+from samplewise.vocabulary import find
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ def parts(inputs: Inputs, lengths: Lengths, blank: int) -> Iterator[Part]:
 
 def positions(classes: Tensor, targets: Tensor, lengths: list[int], first: int) -> Tensor:
     """Where the targets (G, U) are among the ascending classes (S,); 0 beyond the lengths."""
-    columns = torch.searchsorted(classes, targets).clamp_(max=classes.numel() - 1)
+    columns = find(classes.expand(targets.shape[0], -1).contiguous(), targets)
     used = torch.arange(targets.shape[1])[None] < torch.tensor(lengths)[:, None]
-    missing = used & (classes[columns] != targets)
+    missing = used & (columns < 0)
     if bool(missing.any()):
         g, u = missing.nonzero()[0].tolist()
         raise TransducerError(
