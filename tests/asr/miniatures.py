@@ -55,12 +55,15 @@ def clips() -> Iterator[np.ndarray]:
         number += 1
 
 
+def lines(manifest: Path) -> list[dict]:
+    return [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
+
+
 def listed(manifest: Path) -> list[dict]:
     """The short utterances of a shared set, if it is there."""
     if not manifest.is_file():
         return []
-    lines = [json.loads(line) for line in manifest.read_text().splitlines()]
-    return [line for line in lines if 1.0 <= line["duration"] <= LONGEST][:20]
+    return [line for line in lines(manifest) if 1.0 <= line["duration"] <= LONGEST][:20]
 
 
 def read(path: Path) -> np.ndarray:

@@ -11,7 +11,7 @@ from samplewise.asr.prepare.prepare import prepare
 from samplewise.asr.problems import UserError
 from samplewise.cli import main
 
-from .miniatures import AISHELL, check_losses, make_aishell, small
+from .miniatures import AISHELL, check_losses, lines, make_aishell, small
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -26,10 +26,6 @@ def prepared(corpus, tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("data") / "aishell1"
     assert main(["prepare", "aishell1", "--from", str(corpus), "--to", str(target)]) == 0
     return target
-
-
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_every_part_has_a_manifest_of_characters_without_spaces(corpus, prepared):

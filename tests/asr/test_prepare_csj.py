@@ -11,7 +11,7 @@ from samplewise.asr.prepare.prepare import prepare
 from samplewise.asr.problems import UserError
 from samplewise.cli import main
 
-from .miniatures import CSJ_TEXTS, check_losses, make_csj, small
+from .miniatures import CSJ_TEXTS, check_losses, lines, make_csj, small
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 PARTS = {  # part: its talks
@@ -33,10 +33,6 @@ def prepared(corpus, tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("data") / "csj"
     assert main(["prepare", "csj-aps", "--from", str(corpus), "--to", str(target)]) == 0
     return target
-
-
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_presentations_are_split_and_other_talks_left_out(prepared):

@@ -9,7 +9,7 @@ import pytest
 
 from samplewise.cli import main
 
-from .miniatures import LIBRISPEECH, check_losses, make_librispeech, small
+from .miniatures import LIBRISPEECH, check_losses, lines, make_librispeech, small
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -24,10 +24,6 @@ def prepared(corpus, tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("data") / "librispeech"
     assert main(["prepare", "librispeech", "--from", str(corpus.parent), "--to", str(target)]) == 0
     return target
-
-
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_every_part_has_a_manifest_of_all_its_utterances(corpus, prepared):
