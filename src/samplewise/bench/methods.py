@@ -40,7 +40,8 @@ def loss_function(method: Method, budget: int | None) -> Callable[[Workload], Te
 
         return ours
     if method.base in SAMPLED:
-        scope = "batch" if method.base == "sampled-batch" else "utterance"
+        scope = "utterance" if method.base == "sampled" else "batch"
+        tensors = "batched" if method.base == "sampled-4d" else "auto"
 
         def sampled(workload: Workload) -> Tensor:
             targets, _, target_lengths = workload.integers
@@ -49,8 +50,9 @@ def loss_function(method: Method, budget: int | None) -> Callable[[Workload], Te
                 generator=torch.Generator().manual_seed(0),
             )  # fmt: skip
             return samplewise.transducer_loss(
-                *workload.learned, *workload.integers, reduction="sum", memory_budget=budget, vocabulary=vocabulary
-            )
+                *workload.learned, *workload.integers, reduction="sum", memory_budget=budget, vocabulary=vocabulary,
+                method=tensors,
+            )  # fmt: skip
 
         return sampled
     return plain_loss if method.base == PLAIN else STEPS[method.base]
@@ -80,5 +82,7 @@ def warm_up(method: Method, case: Case) -> None:
     tiny = Case("warm-up", "planted", 1, 60, 10, min(case.classes, 1024), min(case.dim, 64))
     if method.kind == "yardstick":
         make_yardstick_step(method, tiny)()
-    else:
-        make_step(method, make_workload(tiny), None)()
+        return
+    may_run = ("guided", "tiled") if method.base == "auto" else (method.base,)  # a small auto step is always tiled
+    for base in may_run:
+        make_step(method._replace(base=base), make_workload(tiny), None)()
