@@ -36,6 +36,8 @@ examples:
       The built-in digit strings of held-out recordings.
   samplewise evaluate runs/digits/checkpoint-400 my/manifest.jsonl --texts
       Any recordings: one line {"audio": "a.wav", "text": "one two"} each; paths are relative to the manifest.
+  samplewise evaluate runs/digits digits --beam 8
+      By beam search over sequences of labels, each with the sum of its alignments: fewer errors, more time.
 """
 TRANSCRIBE_EXAMPLES = """\
 examples:
@@ -129,6 +131,7 @@ def add_evaluate(commands) -> None:
     command.add_argument("corpus", metavar="DATA", help="`digits`, a manifest.jsonl, or a directory that holds one")
     command.add_argument("--data", metavar="DIR", help="for `digits`: where the recordings are, as for train")
     command.add_argument("--split", metavar="NAME", help="take only the manifest's lines of this split")
+    add_beam(command)
     command.add_argument("--texts", action="store_true", help="print every utterance that is not right")
     command.add_argument("--json", action="store_true", help="print numbers as JSON instead of sentences")
 
@@ -137,6 +140,16 @@ def add_transcribe(commands) -> None:
     command = add_command(commands, "transcribe", run_transcribe, "print the text of recordings", TRANSCRIBE_EXAMPLES)
     command.add_argument("checkpoint", help="a run directory, or a checkpoint-N in it")
     command.add_argument("files", metavar="FILE", nargs="+", help="a recording")
+    add_beam(command)
+
+
+def add_beam(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--beam",
+        metavar="N",
+        type=int,
+        help="label sequences kept from frame to frame, 1 for greedy search (default: the recipe's)",
+    )
 
 
 def add_plan(commands) -> None:
@@ -175,6 +188,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
         arguments.corpus,
         data=arguments.data,
         split=arguments.split,
+        beam=arguments.beam,
         texts=arguments.texts,
         as_json=arguments.json,
         say=say,
@@ -187,7 +201,7 @@ def run_transcribe(arguments: argparse.Namespace) -> int:
     from samplewise.asr.transcribe import transcribe
 
     failed = 0
-    for path, found in transcribe(load_recogniser(arguments.checkpoint), arguments.files):
+    for path, found in transcribe(load_recogniser(arguments.checkpoint), arguments.files, arguments.beam):
         if not isinstance(found, str):
             complain(str(found))
             failed += 1

@@ -12,6 +12,7 @@ from samplewise.asr.examples import EvaluationExamples
 from samplewise.asr.features import make_features
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.recipe import DecodingOptions
 from samplewise.asr.tokenizer import CharacterTokenizer
 
 from .made import RATE, tiny_recipe
@@ -78,7 +79,7 @@ def model_and_examples(recordings):
 
 def test_batches_have_no_influence(recordings):
     model, examples, tokenizer = model_and_examples(recordings)
-    found = [evaluate(model, examples, tokenizer.decode, max_symbols=3, batch_size=size) for size in (1, 3, 7)]
+    found = [evaluate(model, examples, tokenizer.decode, DecodingOptions(max_symbols=3, batch_size=size)) for size in (1, 3, 7)]
     assert model.training, "the mode is given back"
     assert found[0].errors == found[1].errors == found[2].errors
     assert found[0].errors.utterances == 7 and found[0].errors.errors > 0
@@ -89,7 +90,7 @@ def test_batches_have_no_influence(recordings):
 
 def test_the_loss_is_per_label(recordings):
     model, examples, tokenizer = model_and_examples(recordings)
-    found = evaluate(model, examples, tokenizer.decode, max_symbols=3, batch_size=2)
+    found = evaluate(model, examples, tokenizer.decode, DecodingOptions(max_symbols=3, batch_size=2))
     model.eval()
     nats = labels = 0.0
     for example in examples.examples:
@@ -104,4 +105,4 @@ def test_nothing_usable_is_an_error(recordings):
     model, examples, tokenizer = model_and_examples(recordings)
     examples.examples.clear()
     with pytest.raises(UserError, match="nothing to evaluate"):
-        evaluate(model, examples, tokenizer.decode, max_symbols=3, batch_size=2)
+        evaluate(model, examples, tokenizer.decode, DecodingOptions(max_symbols=3, batch_size=2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from samplewise.asr.examples import Preparation
 from samplewise.asr.features import Features, make_features
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
-from samplewise.asr.recipe import Recipe, recipe_from_plain, recipe_to_plain
+from samplewise.asr.recipe import DecodingOptions, Recipe, recipe_from_plain, recipe_to_plain
 from samplewise.asr.tokenizer import Tokenizer, tokenizer_from_plain
 
 RUN_FILE = "run.json"  # in the run directory and in every checkpoint: recipe, tokenizer, data
@@ -72,6 +72,17 @@ class Recogniser:
 
     def preparation(self) -> Preparation:
         return make_preparation(self.run, self.model, self.features)
+
+    def decoding(self, beam: int | None) -> DecodingOptions:
+        """The recipe's, with another beam if one is given.
+
+        Raises:
+            UserError: a beam below 1.
+        """
+        if beam is not None and beam < 1:
+            raise UserError(f"--beam must be at least 1, got {beam}")
+        options = self.run.recipe.decoding
+        return options if beam is None else replace(options, beam=beam)
 
 
 def make_preparation(run: Run, model: Transducer, features: Features) -> Preparation:

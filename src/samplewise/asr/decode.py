@@ -1,12 +1,21 @@
-"""Greedy decoding of a batch, frame by frame."""
+"""Decoding of a batch, frame by frame: what a recipe asks for, and greedy search."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from samplewise.asr.beam import beam_search
 from samplewise.asr.model import State, Transducer
+from samplewise.asr.recipe import DecodingOptions
 from samplewise.asr.tokenizer import BLANK
+
+
+def search(model: Transducer, features: Tensor, lengths: Tensor, options: DecodingOptions) -> list[list[int]]:
+    """The labels of each utterance, features (B, F, M) of lengths (B,), by the search that the options name."""
+    if options.beam == 1:
+        return greedy(model, features, lengths, options.max_symbols)
+    return beam_search(model, features, lengths, options.beam, options.max_symbols)
 
 
 @torch.no_grad()

@@ -10,11 +10,12 @@ from typing import Any, Literal
 import jiwer
 import torch
 
-from samplewise.asr.decode import greedy
+from samplewise.asr.decode import search
 from samplewise.asr.examples import Batch, EvaluationExamples, Example, collate
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
 from samplewise.asr.progress import bar
+from samplewise.asr.recipe import DecodingOptions
 
 Unit = Literal["word", "character"]
 NAMES = {"word": "WER", "character": "CER"}
@@ -110,19 +111,14 @@ def evaluate(
     model: Transducer,
     examples: EvaluationExamples,
     decode: Callable[[Sequence[int]], str],
-    *,
-    max_symbols: int,
-    batch_size: int,
-    unit: Unit = "word",
+    options: DecodingOptions,
 ) -> Evaluation:
     """Decode and score all examples.
 
     Args:
         model: is put in evaluation mode, and back.
         decode: from labels to text.
-        max_symbols: bound on the labels of one encoder frame.
-        batch_size: utterances at a time.
-        unit: what errors are counted in.
+        options: how to search, utterances at a time, and what errors are counted in.
 
     Raises:
         UserError: there is no example to score.
@@ -136,20 +132,20 @@ def evaluate(
     texts: list[tuple[str, str, str]] = []
     speakers: list[str] = []
     nats = labels = 0.0
-    batches = list(in_batches(examples.examples, batch_size))
+    batches = list(in_batches(examples.examples, options.batch_size))
     for batch in bar(batches, "evaluating"):
         inputs = [batch[name].to(device) for name in ("features", "feature_lengths", "targets", "target_lengths")]
         if known := [i for i, within in enumerate(batch["known"]) if within]:
             chosen = [tensor[known] for tensor in inputs]
             nats += float(model(*chosen)["transducer"]) * len(known)
             labels += float(chosen[3].sum())
-        hypotheses = [decode(found) for found in greedy(model, inputs[0], inputs[1], max_symbols)]
+        hypotheses = [decode(found) for found in search(model, inputs[0], inputs[1], options)]
         texts += list(zip(batch["keys"], batch["texts"], hypotheses, strict=True))
         speakers += batch["speakers"]
     model.train(training)
-    errors = errors_of(texts, unit)
+    errors = errors_of(texts, options.unit)
     nats_per_label = nats / labels if labels else float("nan")
-    return Evaluation(errors, nats_per_label, per_speaker(texts, speakers, unit), texts, time.monotonic() - started)
+    return Evaluation(errors, nats_per_label, per_speaker(texts, speakers, options.unit), texts, time.monotonic() - started)
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Batch]:

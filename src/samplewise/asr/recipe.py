@@ -281,20 +281,22 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """Greedy search.
+    """Greedy search, or beam search.
 
     Attributes:
+        beam: label sequences of an utterance kept from frame to frame; 1 is greedy search.
         max_symbols: most labels emitted in one encoder frame.
         batch_size: utterances decoded at a time.
         unit: what errors are counted in, which gives a WER or a CER.
     """
 
+    beam: int = 1
     max_symbols: int = 5
     batch_size: int = 64
     unit: Literal["word", "character"] = "word"
 
     def __post_init__(self) -> None:
-        positive(max_symbols=self.max_symbols, batch_size=self.batch_size)
+        positive(beam=self.beam, max_symbols=self.max_symbols, batch_size=self.batch_size)
 
 
 @dataclass(frozen=True)

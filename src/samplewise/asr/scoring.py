@@ -25,6 +25,7 @@ def score(
     *,
     data: str | None = None,
     split: str | None = None,
+    beam: int | None = None,
     texts: bool = False,
     as_json: bool = False,
     say: Say = print,
@@ -36,6 +37,7 @@ def score(
         corpus: `digits`, a manifest, or its directory.
         data: where the digit recordings are.
         split: take only those lines of the manifest.
+        beam: not the recipe's.
         texts: say every utterance that is not right.
         as_json: say numbers as one JSON object, and nothing else.
     """
@@ -45,15 +47,7 @@ def score(
     quiet(f"checkpoint: {recogniser.directory}")
     utterances = find_corpus(recogniser, corpus, data, split, bad, quiet)
     examples = EvaluationExamples(utterances, recogniser.preparation(), bad)
-    options = recogniser.run.recipe.decoding
-    evaluation = evaluate(
-        recogniser.model,
-        examples,
-        recogniser.run.tokenizer.decode,
-        max_symbols=options.max_symbols,
-        batch_size=options.batch_size,
-        unit=options.unit,
-    )
+    evaluation = evaluate(recogniser.model, examples, recogniser.run.tokenizer.decode, recogniser.decoding(beam))
     if as_json:
         say(json.dumps({**evaluation.to_plain(), "skipped": bad.counts()}))
         return evaluation

@@ -235,15 +235,7 @@ def finish(
     }
     evaluation = None
     if test is not None:
-        options = recipe.decoding
-        evaluation = evaluate(
-            model,
-            test,
-            run.tokenizer.decode,
-            max_symbols=options.max_symbols,
-            batch_size=options.batch_size,
-            unit=options.unit,
-        )
+        evaluation = evaluate(model, test, run.tokenizer.decode, recipe.decoding)
         results["test"] = evaluation.to_plain()
         results["evaluation_seconds"] = round(evaluation.seconds, 1)
     results["memory"] = measure(loss_step(trainer, model)) if trainer.progress.largest else None

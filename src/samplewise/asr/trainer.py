@@ -22,7 +22,7 @@ from transformers.trainer_callback import ExportableState
 
 from samplewise.asr.batches import Batches
 from samplewise.asr.checkpoint import Run
-from samplewise.asr.decode import greedy
+from samplewise.asr.decode import search
 from samplewise.asr.evaluate import count_errors
 from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
 from samplewise.asr.meters import StepTimes, load_average, peak_bytes
@@ -159,7 +159,7 @@ class TransducerTrainer(transformers.Trainer):
         with torch.no_grad():
             loss = self.compute_loss(model, inputs).detach()
             lengths = inputs["feature_lengths"]
-            found = greedy(self.transducer, inputs["features"], lengths, self.recipe.decoding.max_symbols)
+            found = search(self.transducer, inputs["features"], lengths, self.recipe.decoding)
         return loss, padded(found).to(loss.device), self._targets(inputs).to(loss.device)
 
     def _targets(self, inputs: Batch) -> torch.Tensor:

@@ -9,20 +9,23 @@ import torch
 
 from samplewise.asr.audio import read_audio
 from samplewise.asr.checkpoint import Recogniser
-from samplewise.asr.decode import greedy
+from samplewise.asr.decode import search
 from samplewise.asr.problems import BadData, BadDataError
 
 
-def transcribe(recogniser: Recogniser, paths: Sequence[str | Path]) -> Iterator[tuple[str, str | BadData]]:
-    """Each path with its text, or with what is wrong with it. Files are decoded one at a time, as they come."""
+def transcribe(
+    recogniser: Recogniser, paths: Sequence[str | Path], beam: int | None = None
+) -> Iterator[tuple[str, str | BadData]]:
+    """Each path with its text, or with what is wrong with it. Files are decoded one at a time, as they come; with `beam`
+    not by the recipe's."""
     for path in paths:
         try:
-            yield str(path), transcribe_file(recogniser, path)
+            yield str(path), transcribe_file(recogniser, path, beam)
         except BadDataError as error:
             yield str(path), error.problem
 
 
-def transcribe_file(recogniser: Recogniser, path: str | Path) -> str:
+def transcribe_file(recogniser: Recogniser, path: str | Path, beam: int | None = None) -> str:
     """The text of one recording of any sampling rate and number of channels.
 
     Raises:
@@ -34,5 +37,5 @@ def transcribe_file(recogniser: Recogniser, path: str | Path) -> str:
         raise BadDataError(str(path), "too few frames", f"{len(samples) / recogniser.features.sample_rate:.3f} s")
     device = next(recogniser.model.parameters()).device
     lengths = torch.tensor([len(features)], device=device)
-    found = greedy(recogniser.model, features.unsqueeze(0).to(device), lengths, recogniser.run.recipe.decoding.max_symbols)
+    found = search(recogniser.model, features.unsqueeze(0).to(device), lengths, recogniser.decoding(beam))
     return recogniser.run.tokenizer.decode(found[0])

@@ -1,0 +1,122 @@
+"""Beam search against every label sequence there is, each with its exact likelihood."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from samplewise.asr.beam import Hypothesis, Rows, beam_search, log_add, one_frame
+from samplewise.asr.checkpoint import Recogniser, Run
+from samplewise.asr.decode import greedy, search
+from samplewise.asr.model import Transducer
+from samplewise.asr.problems import UserError
+from samplewise.asr.recipe import DecodingOptions
+from samplewise.asr.tokenizer import BLANK, CharacterTokenizer
+
+from .made import tiny_recipe
+
+
+def network(seed: int, blank_bias: float, classes: int = 3, kind: str = "lstm", scale: float = 3.0) -> Transducer:
+    torch.manual_seed(seed)
+    model = Transducer(tiny_recipe(predictor={"kind": kind, "embedding": 8, "hidden": 16}), 12, classes).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+        model.joiner.output.bias[BLANK] = blank_bias
+    return model
+
+
+def likelihood(model: Transducer, features: torch.Tensor, labels: tuple[int, ...]) -> float:
+    """Log-probability of a label sequence, over all its alignments."""
+    targets = torch.tensor([labels], dtype=torch.long).reshape(1, -1)
+    lengths = torch.tensor([len(features)]), torch.tensor([len(labels)])
+    return -model(features[None], lengths[0], targets, lengths[1])["transducer"].item()
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("seed", range(6))
+@torch.no_grad()
+def test_a_wide_beam_finds_the_likeliest_of_all_sequences(seed, kind):
+    model = network(seed, 3.0, kind=kind)
+    features = torch.randn(6, 12)  # three encoder frames
+    every = [labels for length in range(7) for labels in itertools.product((1, 2), repeat=length)]
+    scores = {labels: likelihood(model, features, labels) for labels in every}
+    mass = sum(torch.tensor(list(scores.values())).exp()).item()
+    likeliest = max(scores, key=lambda labels: scores[labels])
+    assert 1 - mass < torch.tensor(scores[likeliest]).exp().item(), "no longer sequence can be likelier"
+    assert tuple(beam_search(model, features[None], torch.tensor([6]), beam=400, max_symbols=6)[0]) == likeliest
+
+
+@torch.no_grad()
+def test_the_cases_above_hold_ones_that_greedy_search_gets_wrong():
+    wrong = empty = 0
+    for seed in range(6):
+        model = network(seed, 3.0)
+        features = torch.randn(1, 6, 12)
+        found = beam_search(model, features, torch.tensor([6]), beam=400, max_symbols=6)
+        wrong += greedy(model, features, torch.tensor([6]), 6) != found
+        empty += found == [[]]
+    assert wrong and empty < 6
+
+
+@pytest.mark.parametrize("beam", [2, 5])
+@torch.no_grad()
+def test_utterances_have_no_influence_on_each_other(beam):
+    model = network(1, 0.5, classes=6, scale=8.0)
+    features, lengths = torch.randn(5, 24, 12), torch.tensor([24, 2, 11, 1, 6])
+    together = beam_search(model, features, lengths, beam, max_symbols=3)
+    alone = [
+        beam_search(model, features[i : i + 1, :n], lengths[i : i + 1], beam, 3)[0] for i, n in enumerate(lengths.tolist())
+    ]
+    assert together == alone and together[3] == [] and max(map(len, together)) > 1
+
+
+@pytest.mark.parametrize("max_symbols", [1, 4])
+def test_a_frame_emits_no_more_than_the_bound(max_symbols):
+    model = network(0, 0.5)
+    found, _ = one_frame(
+        model,
+        torch.randn(1, model.encoder.dim),
+        {0: {(): Hypothesis(0.0, 0)}},
+        Rows(*model.predictor.start(1)),
+        100,
+        max_symbols,
+    )
+    assert {len(labels) for labels in found[0]} == set(range(max_symbols + 1))
+
+
+def test_a_beam_wider_than_the_classes():
+    assert beam_search(network(0, 100.0, classes=2), torch.randn(1, 8, 12), torch.tensor([8]), beam=10) == [[]]
+
+
+def test_a_batch_of_none():
+    assert beam_search(network(0, 0.0), torch.randn(0, 8, 12), torch.zeros(0, dtype=torch.long), beam=2) == []
+
+
+def test_the_recipe_says_which_search():
+    model, features, lengths = network(2, 0.5), torch.randn(3, 24, 12), torch.tensor([24, 24, 24])
+    assert search(model, features, lengths, DecodingOptions(max_symbols=3)) == greedy(model, features, lengths, 3)
+    wide = DecodingOptions(beam=4, max_symbols=3)
+    assert search(model, features, lengths, wide) == beam_search(model, features, lengths, 4, 3)
+
+
+def test_a_given_beam_takes_the_place_of_the_recipes(tmp_path):
+    recipe = replace(tiny_recipe(), decoding=DecodingOptions(beam=3))
+    run = Run(recipe, CharacterTokenizer("ab"), {})
+    recogniser = Recogniser(*run.make_model(), run, tmp_path)
+    assert [recogniser.decoding(beam).beam for beam in (None, 1, 7)] == [3, 1, 7]
+    with pytest.raises(UserError, match="--beam must be at least 1, got 0"):
+        recogniser.decoding(0)
+
+
+def test_beams_below_one_are_refused():
+    with pytest.raises(ValueError, match="beam must be greater than 0, got 0"):
+        DecodingOptions(beam=0)
+
+
+def test_log_add():
+    assert log_add(-float("inf"), -2.0) == -2.0
+    assert log_add(-1e4, -1e4) == pytest.approx(-1e4 + 0.6931471805599453)
