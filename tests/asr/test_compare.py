@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import yaml
+from filelock import FileLock
 
 from samplewise.asr import compare as comparison
 from samplewise.asr.compare import compare, make_plans, read_results, variants
@@ -68,6 +71,37 @@ def test_runs_are_stopped_and_gone_on_with(recipe, digits_directory, tmp_path, s
     assert "resuming from" in (directory / "ctc-batch-14-seed1.log").read_text()
     assert compare(recipe, plans, directory, results, **options) is True
     assert len(read_results(results)) == 1 and "1 of 1 runs are in" in said.text
+
+
+def test_commands_beside_each_other_share_the_runs(recipe, tmp_path, said, monkeypatch):
+    plans = make_plans(recipe, [], [comparison.Variant(None)], [1, 2, 3])
+    results, directory = tmp_path / "r.jsonl", tmp_path / "runs"
+    directory.mkdir()
+    elsewhere = FileLock(directory / "full-seed1.lock")
+    elsewhere.acquire()
+    started: list[str] = []
+
+    def begin(recipe, plan, *rest, **options):
+        started.append(plan.name)
+        return subprocess.Popen([sys.executable, "-c", ""])
+
+    def end(plan, status, *rest):
+        add(plan)
+        if plan.seed == 2:  # the other command finishes its run, and another one
+            add(plans[0])
+            add(plans[2])
+            elsewhere.release()
+        return True
+
+    def add(plan):
+        with results.open("a") as file:
+            file.write(json.dumps({"recipe_keys": plan.expected}) + "\n")
+
+    monkeypatch.setattr(comparison, "start", begin)
+    monkeypatch.setattr(comparison, "finish", end)
+    assert compare(recipe, plans, directory, results, say=said) is True
+    assert started == ["full-seed2"], "seed 1 was in another hand, seed 3 was done when its turn came"
+    assert len(read_results(results)) == 3
 
 
 def test_a_line_of_an_older_recipe_is_known_by_its_values(recipe):

@@ -1,7 +1,7 @@
 """`samplewise compare`: one recipe trained with the full loss and over sampled classes, at the same steps and seeds.
 
 Every run is a `samplewise train` of its own in a process of its own, resumed where it stopped; what it gave becomes one line
-of a JSON-lines file.
+of a JSON-lines file. Several such commands, with the same directory and file, share the runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -132,7 +133,7 @@ def compare(
     deadline = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     directory.mkdir(parents=True, exist_ok=True)
     results.parent.mkdir(parents=True, exist_ok=True)
-    active: dict[Plan, subprocess.Popen] = {}
+    active: dict[Plan, tuple[subprocess.Popen, FileLock]] = {}
     steps = {plan.name: plan.expected["training"]["steps"] for plan in plans}
     done = sum(steps[plan.name] for plan in plans if plan not in waiting)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -140,18 +141,25 @@ def compare(
         task = progress.add_task("steps", total=sum(steps.values()))
         try:
             while (waiting and time.monotonic() < deadline) or active:
-                while waiting and len(active) < jobs and time.monotonic() < deadline:
-                    plan = waiting.pop(0)
-                    active[plan] = start(recipe, plan, directory, data, one_thread=jobs > 1)
-                for plan in [plan for plan, process in active.items() if process.poll() is not None]:
-                    if finish(plan, active.pop(plan).returncode, directory, results, say):
+                while len(active) < jobs and time.monotonic() < deadline and (taken := take(waiting, directory)):
+                    plan, lock = taken
+                    waiting.remove(plan)
+                    if is_there(plan, read_results(results)):  # another command has finished it
+                        lock.release()
                         done += steps[plan.name]
+                        continue
+                    active[plan] = start(recipe, plan, directory, data, one_thread=jobs > 1), lock
+                for plan in [plan for plan, (process, _) in active.items() if process.poll() is not None]:
+                    process, lock = active.pop(plan)
+                    if finish(plan, process.returncode, directory, results, say):
+                        done += steps[plan.name]
+                    lock.release()
                 progress.update(task, completed=done + sum(last_step(directory / plan.name) for plan in active))
                 if time.monotonic() >= deadline:
-                    stop(active.values())
+                    stop(process for process, _ in active.values())
                 time.sleep(PAUSE)
         finally:
-            stop(active.values())
+            stop(process for process, _ in active.values())
     finished = read_results(results)
     return all(is_there(plan, finished) for plan in plans)
 
@@ -165,6 +173,18 @@ def is_there(plan: Plan, lines: Sequence[dict[str, Any]]) -> bool:
         except UserError:  # a recipe of another version
             continue
     return False
+
+
+def take(waiting: Sequence[Plan], directory: Path) -> tuple[Plan, FileLock] | None:
+    """The first run that no other command has in hand, taken by its lock file; None if there is none for now."""
+    for plan in waiting:
+        lock = FileLock(directory / f"{plan.name}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            continue
+        return plan, lock
+    return None
 
 
 def start(recipe: str, plan: Plan, directory: Path, data: str | None, *, one_thread: bool) -> subprocess.Popen:

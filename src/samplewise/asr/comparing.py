@@ -15,6 +15,7 @@ examples:
       Two runs at a time, one thread each; stop with checkpoints after half an hour. The same command goes on.
   samplewise compare recipes/an4_words.yaml --size 16 32 64 --negatives ctc --scopes utterance --results sizes.jsonl
       Which sample size keeps the accuracy.
+The same command given twice, in two terminals, shares the runs.
 """
 STOPPED = 75  # the status of a command that has to be given again (EX_TEMPFAIL of sysexits.h)
 
