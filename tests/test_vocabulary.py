@@ -116,7 +116,7 @@ def test_autocast_rounds_the_sampled_rows_alone(scope):
 
 def test_torch_compile_and_the_module_take_a_vocabulary():
     problem = make((9, 5), (4, 2), vocab=23, dim=5)
-    vocabulary = sample_vocabulary(problem.targets, problem.target_lengths, 23, 12)
+    vocabulary = sample_vocabulary(problem.targets, problem.target_lengths, 23, 12, scope="utterance")
     inputs = list(problem.inputs.values())
     expected = transducer_loss(*inputs, vocabulary=vocabulary)
     assert torch.equal(samplewise.TransducerLoss()(*inputs, vocabulary=vocabulary), expected)
@@ -127,7 +127,7 @@ def test_torch_compile_and_the_module_take_a_vocabulary():
 def test_a_loss_that_is_not_finite_stays_with_its_utterance():
     problem = make((9, 5), (4, 2), vocab=23, dim=5)
     problem.encoder_out[0, 3, 1] = torch.nan
-    vocabulary = sample_vocabulary(problem.targets, problem.target_lengths, 23, 9)
+    vocabulary = sample_vocabulary(problem.targets, problem.target_lengths, 23, 9, scope="utterance")
     losses, gradients = ours(problem, vocabulary=vocabulary, reduction="none", upstream=torch.ones(2))
     assert torch.isnan(losses[0]) and torch.isfinite(losses[1])
     assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
@@ -187,7 +187,7 @@ def test_draws_follow_the_generator(scope):
 def test_more_labels_than_size_all_stay_and_that_is_said(caplog):
     targets = torch.arange(1, 31).view(1, 30).repeat(2, 1)
     with caplog.at_level(logging.WARNING, logger="samplewise"):
-        vocabulary = sample_vocabulary(targets, torch.tensor([30, 2]), 100, 8, correction="logq")
+        vocabulary = sample_vocabulary(targets, torch.tensor([30, 2]), 100, 8, correction="logq", scope="utterance")
     assert vocabulary.sizes.tolist() == [31, 8] and vocabulary.grown == 1
     assert "up to 31 classes, more than size 8" in caplog.text
     problem = make((40, 5), (30, 2), vocab=100, dim=4).replace(targets=targets)
@@ -203,7 +203,7 @@ def test_likely_negatives_come_from_the_ctc_head():
     log_probs = scores.log_softmax(-1)
     lengths = torch.tensor([4, 2, 5])
     log_probs[1, 2:] = torch.nan
-    vocabulary = sample_vocabulary(TARGETS, LENGTHS, 50, 5, ctc_log_probs=log_probs, ctc_lengths=lengths)
+    vocabulary = sample_vocabulary(TARGETS, LENGTHS, 50, 5, ctc_log_probs=log_probs, ctc_lengths=lengths, scope="utterance")
     assert set(vocabulary.classes[0].tolist()) - {0, 5, 9} <= {10, 11, 12, 13}
     assert set(vocabulary.classes[1].tolist()) - {0, 7} <= {20, 21, 22, 23}
     assert set(vocabulary.classes[2].tolist()) - {0} == {30, 31, 32, 33}
@@ -268,6 +268,8 @@ def test_gradients_of_the_corrected_loss_are_nearer_to_the_full_ones_with_more_c
         ({"target_lengths": torch.tensor([3, 4, 0])}, "target_lengths[1] is 4, but targets holds 3 labels"),
         ({"weights": torch.ones(7)}, "weights must be (V,) = (50,) or (B, V) = (3, 50), but has shape (7,)"),
         ({"weights": -torch.ones(3, 50)}, "weights of utterance 0 are not all finite"),
+        ({"weights": torch.tensor([[3.0], [1.0], [-1.0]]).expand(3, 50)}, "weights of utterance 2 are not all finite"),
+        ({"weights": torch.full((50,), torch.inf)}, "weights are not all finite"),
         ({"ctc_log_probs": torch.randn(3, 4, 49)}, "ctc_log_probs must be (B, T', V) = (3, T', 50), but has shape (3, 4, 49)"),
         ({"ctc_log_probs": torch.full((3, 4, 50), 7.0)}, "ctc_log_probs holds 7, but a log-probability is at most 0"),
         ({"ctc_log_probs": torch.zeros(3, 4, 50), "ctc_lengths": torch.tensor([4, 5, 1])}, "ctc_lengths[1] is 5, but"),
@@ -276,8 +278,9 @@ def test_gradients_of_the_corrected_loss_are_nearer_to_the_full_ones_with_more_c
         ({"ctc_lengths": torch.tensor([4, 5, 1])}, "ctc_lengths is of use with ctc_log_probs only"),
     ],
 )
-def test_wrong_arguments_of_the_sampler(changes, message):
-    arguments = {"targets": TARGETS, "target_lengths": LENGTHS, "vocab_size": 50, "size": 5}
+@pytest.mark.parametrize("scope", SCOPES)
+def test_wrong_arguments_of_the_sampler(changes, message, scope):
+    arguments = {"targets": TARGETS, "target_lengths": LENGTHS, "vocab_size": 50, "size": 5, "scope": scope}
     with pytest.raises(TransducerError) as raised:
         sample_vocabulary(**{**arguments, **changes})
     assert message in str(raised.value)
@@ -295,7 +298,7 @@ def test_wrong_vocabularies_of_the_loss():
     assert "vocabulary is a list" in message([1, 2])
     assert "sampled from 30 classes, but weight has 23 rows" in message(sample_vocabulary(targets, lengths, 30, 9))
     assert "with blank 0, but blank is 22" in message(sample_vocabulary(targets.clamp(max=21), lengths, 23, 9), blank=22)
-    three = sample_vocabulary(targets[[0, 1, 1]], lengths[[0, 1, 1]], 23, 9)
+    three = sample_vocabulary(targets[[0, 1, 1]], lengths[[0, 1, 1]], 23, 9, scope="utterance")
     assert "for 3 utterances, but the batch has 2" in message(three)
     other = (targets % 22 + 1).clamp(min=1)
     assert "targets[0, 0] is" in message(sample_vocabulary(targets, lengths, 23, 1), targets=other)
@@ -332,7 +335,7 @@ def test_one_set_on_every_rank(tmp_path):
 
 def test_process_groups_are_for_one_set_alone():
     with pytest.raises(TransducerError, match='needs scope "batch"'):
-        sample_vocabulary(TARGETS, LENGTHS, 50, 5, process_group=object())
+        sample_vocabulary(TARGETS, LENGTHS, 50, 5, scope="utterance", process_group=object())
 
 
 def test_the_sampled_vocabulary_is_a_plain_record():

@@ -59,7 +59,7 @@ class SampledVocabulary:
 
 
 def sample_vocabulary(
-    targets: Tensor, target_lengths: Tensor, vocab_size: int, size: int, *, blank: int = 0, scope: str = "utterance",
+    targets: Tensor, target_lengths: Tensor, vocab_size: int, size: int, *, blank: int = 0, scope: str = "batch",
     ctc_log_probs: Tensor | None = None, ctc_lengths: Tensor | None = None, weights: Tensor | None = None,
     correction: str | None = None, generator: torch.Generator | None = None,
     process_group: torch.distributed.ProcessGroup | None = None,
@@ -73,7 +73,8 @@ def sample_vocabulary(
         size: classes in all, blank and labels among them, 1 or more. If these alone are more, they all stay and `grown` counts
             the rows; if V is less, all V are taken and the loss is the full one.
         blank: class of the blank, -V..V-1.
-        scope: "utterance", each utterance has classes of its own; "batch", one set for all, with every utterance's labels.
+        scope: "batch", one set for all, with every utterance's labels; "utterance", each has classes of its own. One set cost
+            less accuracy (docs/sampled_softmax.md): what others say is among the negatives.
         ctc_log_probs: (B, T', V) log-probabilities of an auxiliary CTC head (arXiv 2203.16868): negatives are drawn by their
             posterior, summed over the frames of the utterance or of the batch. No gradient reaches them.
         ctc_lengths: (B,) frames of each utterance in `ctc_log_probs`, 0..T'; all T' by default.
@@ -96,7 +97,7 @@ def sample_vocabulary(
     >>> targets, lengths = torch.tensor([[5, 9], [7, 0]]), torch.tensor([2, 1])
     >>> vocabulary = samplewise.sample_vocabulary(targets, lengths, vocab_size=8192, size=256)
     >>> vocabulary.classes.shape
-    torch.Size([2, 256])
+    torch.Size([1, 256])
     >>> encoder_out, predictor_out = torch.randn(2, 50, 16), torch.randn(2, 3, 16)
     >>> weight, bias = torch.randn(8192, 16, requires_grad=True), torch.zeros(8192)
     >>> samplewise.transducer_loss(encoder_out, predictor_out, weight, bias, targets, torch.tensor([50, 42]), lengths,
@@ -197,14 +198,15 @@ def _log_weights(
         mass = weights.detach().double() if weights.dim() == 1 else weights[some].detach().double()
     else:
         return None
+    of_all = mass.dim() == 1
     mass = mass.reshape(-1, vocab_size)
-    if scope == "batch":
-        mass = mass.sum(0, keepdim=True)
     wrong = (~torch.isfinite(mass) | (mass < 0)).any(1)
     if bool(wrong.any()):
         name = "weights" if ctc_log_probs is None else "ctc_log_probs"
-        where = f" of utterance {int(wrong.nonzero()[0]) + (some.start or 0)}" if mass.shape[0] > 1 else ""
+        where = "" if of_all else f" of utterance {int(wrong.nonzero()[0]) + (some.start or 0)}"
         raise TransducerError(f"{name}{where} are not all finite and positive or zero: NaN, infinite or negative weights")
+    if scope == "batch":
+        mass = mass.sum(0, keepdim=True)
     if process_group is not None:
         torch.distributed.all_reduce(mass, group=process_group)
     likely = mass.log()

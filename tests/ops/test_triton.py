@@ -122,7 +122,7 @@ def test_any_joint():
 
 def test_sampled_classes():
     problem = make(**SHAPES)
-    vocabulary = samplewise.sample_vocabulary(problem.targets, problem.target_lengths, 130, 20)
+    vocabulary = samplewise.sample_vocabulary(problem.targets, problem.target_lengths, 130, 20, scope="utterance")
     with backend.use("eager"):
         right, right_gradients = ours(problem, vocabulary=vocabulary)
     value, gradients = ours(problem, vocabulary=vocabulary)

@@ -61,14 +61,14 @@ class SamplingOptions:
 
     Attributes:
         size: classes in all: blank, the labels, and as many others as are left.
-        scope: every utterance its own classes, or the batch one set.
+        scope: the batch one set, or every utterance its own classes.
         negatives: where the others come from: all alike; the CTC head's posterior summed over frames; or the classes'
             frequency in the training texts.
         correction: `logq` makes up for classes being drawn more or less often; null is the paper's form.
     """
 
     size: int
-    scope: Literal["utterance", "batch"] = "utterance"
+    scope: Literal["utterance", "batch"] = "batch"
     negatives: Literal["uniform", "ctc", "unigram"] = "ctc"
     correction: Literal["logq"] | None = None
 
