@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from samplewise.asr.corpus import WORDS, Recording
+from samplewise.asr.model import Transducer
 from samplewise.asr.recipe import Recipe, recipe_from_plain
+from samplewise.asr.tokenizer import BLANK
 
 RATE = 8000
 SPEAKERS = ("ann", "bob")
@@ -75,3 +78,15 @@ def make_recordings() -> list[Recording]:
         for digit in range(len(WORDS))
         for take in range(TAKES)
     ]
+
+
+def network(seed: int, blank_bias: float, kind: str = "lstm", *, classes: int = 6, scale: float = 3.0) -> Transducer:
+    """A tiny model to decode with, of features (B, F, 12)."""
+    torch.manual_seed(seed)
+    model = Transducer(tiny_recipe(predictor={"kind": kind, "embedding": 8, "hidden": 16}), 12, classes).eval()
+    with torch.no_grad():  # far from uniform, so that labels, blanks and repeats all occur
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+        model.joiner.output.bias.zero_()
+        model.joiner.output.bias[BLANK] = blank_bias
+    return model

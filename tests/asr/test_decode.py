@@ -10,7 +10,7 @@ from samplewise.asr.decode import greedy
 from samplewise.asr.model import Transducer
 from samplewise.asr.tokenizer import BLANK
 
-from .made import tiny_recipe
+from .made import network
 
 
 def slow(model: Transducer, features: torch.Tensor, max_symbols: int) -> list[int]:
@@ -25,17 +25,6 @@ def slow(model: Transducer, features: torch.Tensor, max_symbols: int) -> list[in
                 break
             labels.append(best)
     return labels
-
-
-def network(seed: int, blank_bias: float, kind: str) -> Transducer:
-    torch.manual_seed(seed)
-    model = Transducer(tiny_recipe(predictor={"kind": kind, "embedding": 8, "hidden": 16}), 12, 6).eval()
-    with torch.no_grad():  # far from uniform, so that labels, blanks and repeats all occur
-        for parameter in model.parameters():
-            parameter.mul_(3.0)
-        model.joiner.output.bias.zero_()
-        model.joiner.output.bias[BLANK] = blank_bias
-    return model
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -84,7 +84,7 @@ def one_frame(
         ends = [(b, labels, one) for b, hypotheses in staying.items() for labels, one in hypotheses.items()]
         if not ends:
             break
-        predicted = rows.take([one.row for _, _, one in ends]).predicted  # (R, P)
+        predicted = rows.predicted[torch.tensor([one.row for _, _, one in ends], device=encoded.device)]  # (R, P)
         at = torch.tensor([b for b, _, _ in ends], device=encoded.device)
         logits = model.joiner(encoded[at].unsqueeze(1), predicted.unsqueeze(1)).reshape(len(ends), -1)  # (R, V)
         log_probs = logits.float().log_softmax(dim=-1)

@@ -42,12 +42,13 @@ def score(
         as_json: say numbers as one JSON object, and nothing else.
     """
     recogniser = load_recogniser(checkpoint)
+    options = recogniser.decoding(beam)  # before the corpus is read: a wrong beam shows at once
     bad = BadDataLog(recogniser.run.recipe.on_bad_data)
     quiet = silent if as_json else say
     quiet(f"checkpoint: {recogniser.directory}")
     utterances = find_corpus(recogniser, corpus, data, split, bad, quiet)
     examples = EvaluationExamples(utterances, recogniser.preparation(), bad)
-    evaluation = evaluate(recogniser.model, examples, recogniser.run.tokenizer.decode, recogniser.decoding(beam))
+    evaluation = evaluate(recogniser.model, examples, recogniser.run.tokenizer.decode, options)
     if as_json:
         say(json.dumps({**evaluation.to_plain(), "skipped": bad.counts()}))
         return evaluation
