@@ -26,7 +26,7 @@ def likelihood(model: Transducer, features: torch.Tensor, labels: tuple[int, ...
     return -model(features[None], lengths[0], targets, lengths[1])["transducer"].item()
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "stateless"])
 @pytest.mark.parametrize("seed", range(6))
 @torch.no_grad()
 def test_a_wide_beam_finds_the_likeliest_of_all_sequences(seed, kind):

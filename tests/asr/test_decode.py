@@ -27,7 +27,7 @@ def slow(model: Transducer, features: torch.Tensor, max_symbols: int) -> list[in
     return labels
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "stateless"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("blank_bias", [-2.0, 0.5, 2.0])
 @torch.no_grad()

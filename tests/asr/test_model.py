@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import samplewise
-from samplewise.asr.model import ENCODERS, LSTMEncoder, Predictor, Transducer, ctc_loss, mirrored
+from samplewise.asr.model import ENCODERS, LSTMEncoder, Transducer, ctc_loss, mirrored
 from samplewise.asr.problems import UserError
+from samplewise.asr.predictor import make_predictor
 from samplewise.asr.recipe import LSTMOptions, PredictorOptions
 from samplewise.asr.tokenizer import BLANK
 
@@ -70,10 +71,13 @@ def test_batch_mates_and_padding_have_no_influence():
     torch.testing.assert_close(together, torch.stack(alone).mean())
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-@pytest.mark.parametrize("layers", [1, 2])
-def test_the_predictor_steps_as_it_trains(kind, layers):
-    predictor = Predictor(6, PredictorOptions(kind=kind, embedding=5, hidden=7, layers=layers)).eval()
+@pytest.mark.parametrize(
+    "options",
+    [{"kind": kind, "layers": layers} for kind in ("lstm", "gru") for layers in (1, 2)]
+    + [{"kind": "stateless", "context": context} for context in (1, 2, 3)],
+)
+def test_the_predictor_steps_as_it_trains(options):
+    predictor = make_predictor(6, PredictorOptions(embedding=5, hidden=7, **options)).eval()
     targets = torch.randint(1, 6, (3, 4))
     whole = predictor(targets)
     assert whole.shape == (3, 5, 7)
@@ -85,7 +89,7 @@ def test_the_predictor_steps_as_it_trains(kind, layers):
 
 
 def test_training_starts_from_blank():
-    predictor = Predictor(6, PredictorOptions(embedding=5, hidden=7)).eval()
+    predictor = make_predictor(6, PredictorOptions(embedding=5, hidden=7)).eval()
     targets = torch.tensor([[1]])
     before = predictor(targets)
     with torch.no_grad():

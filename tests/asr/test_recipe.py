@@ -79,6 +79,8 @@ def test_changes_win_over_the_file(tmp_path):
         (MINIMAL + "ctc: {layers: [1.5]}\n", "ctc.layers[0]: expected a whole number, got 1.5"),
         (MINIMAL + "ctc: {layers: [1, 1]}\n", "different numbers from 1 on, got [1, 1]"),
         (MINIMAL + "ctc: {weight: 0.0, layers: [1]}\n", "layers [1] get no CTC loss"),
+        (MINIMAL + "predictor: {kind: stateless, layers: 2}\n", "predictor: a stateless predictor is one convolution"),
+        (MINIMAL + "predictor: {kind: stateless, context: 0}\n", "predictor: context must be greater than 0, got 0"),
         (MINIMAL + "training: 3\n", "training: expected keys and values"),
         (MINIMAL + "on_bad_data: ignore\n", "expected one of skip, raise"),
         ("name: a\ndata: {kind: digit_string}\n", "did you mean 'digit_strings'"),

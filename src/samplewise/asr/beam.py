@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from samplewise.asr.model import State, Transducer
+from samplewise.asr.model import Transducer
+from samplewise.asr.predictor import State
 from samplewise.asr.tokenizer import BLANK
 
 Labels = tuple[int, ...]

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from samplewise.asr.beam import beam_search
-from samplewise.asr.model import State, Transducer
+from samplewise.asr.model import Transducer
+from samplewise.asr.predictor import State
 from samplewise.asr.recipe import DecodingOptions
 from samplewise.asr.tokenizer import BLANK
 

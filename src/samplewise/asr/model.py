@@ -12,12 +12,10 @@ from samplewise import Joiner, SampledVocabulary, sample_vocabulary
 from samplewise.asr.augment import SpecAugment
 from samplewise.asr.conformer import ConformerEncoder
 from samplewise.asr.encoder import Encoder
+from samplewise.asr.predictor import make_predictor
 from samplewise.asr.problems import UserError
-from samplewise.asr.recipe import LSTMOptions, PredictorOptions, Recipe
+from samplewise.asr.recipe import LSTMOptions, Recipe
 from samplewise.asr.tokenizer import BLANK
-
-State = tuple[Tensor, ...]
-
 
 class LSTMEncoder(Encoder):
     """A bidirectional LSTM over stacked frames: `stack` feature frames side by side are one encoder frame.
@@ -77,39 +75,6 @@ def reorder(x: Tensor, order: Tensor) -> Tensor:
     return x.gather(1, order.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
-class Predictor(nn.Module):
-    """A recurrent network over the labels so far. The start symbol is blank, in training and in decoding alike.
-
-    Args:
-        vocab_size: number of classes, blank included.
-        options: kind and sizes.
-    """
-
-    def __init__(self, vocab_size: int, options: PredictorOptions):
-        super().__init__()
-        self.dim = options.hidden
-        self.embedding = nn.Embedding(vocab_size, options.embedding)
-        kind = {"lstm": nn.LSTM, "gru": nn.GRU}[options.kind]
-        self.rnn = kind(options.embedding, options.hidden, options.layers, batch_first=True)
-        self.dropout = nn.Dropout(options.dropout)
-
-    def forward(self, targets: Tensor) -> Tensor:
-        """Targets (B, U) to (B, U+1, dim): row u has seen the start symbol and u labels."""
-        output, _ = self.rnn(self.dropout(self.embedding(functional.pad(targets, (1, 0), value=BLANK))))
-        return self.dropout(output)
-
-    def start(self, batch: int) -> tuple[Tensor, State]:
-        """Output (B, dim) and state before the first label."""
-        symbol = torch.full((batch,), BLANK, device=self.embedding.weight.device)
-        return self.step(symbol, None)
-
-    def step(self, labels: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Advance by one label (B,): output (B, dim) and the state after it, tensors (layers, B, hidden)."""
-        given = state if state is None or len(state) > 1 else state[0]  # a GRU takes its one tensor bare
-        output, after = self.rnn(self.embedding(labels).unsqueeze(1), given)
-        return output.squeeze(1), after if isinstance(after, tuple) else (after,)
-
-
 class Transducer(nn.Module):
     """Encoder, predictor, joiner, SpecAugment and a CTC head where the recipe asks for them.
 
@@ -134,7 +99,7 @@ class Transducer(nn.Module):
         self.augment = SpecAugment(recipe.augment) if recipe.augment is not None else None
         self.ctc = recipe.ctc
         self.encoder: Encoder = ENCODERS[recipe.encoder.kind](dim, recipe.encoder)
-        self.predictor = Predictor(vocab_size, recipe.predictor)
+        self.predictor = make_predictor(vocab_size, recipe.predictor)
         self.joiner = Joiner(
             self.encoder.dim, self.predictor.dim, recipe.joiner.dim, vocab_size, activation=recipe.joiner.activation
         )

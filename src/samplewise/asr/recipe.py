@@ -205,17 +205,27 @@ class LSTMOptions:
 
 @dataclass(frozen=True)
 class PredictorOptions:
-    """A recurrent network over the labels so far."""
+    """A recurrent network over the labels so far, or a convolution over the last few.
 
-    kind: Literal["lstm", "gru"] = "lstm"
+    Attributes:
+        embedding, hidden: width of a label's embedding and of the output.
+        layers: lstm, gru: number of layers.
+        context: stateless: labels that are seen, 1 or more.
+        dropout: of the embeddings and of the output.
+    """
+
+    kind: Literal["lstm", "gru", "stateless"] = "lstm"
     embedding: int = 64
     hidden: int = 128
     layers: int = 1
+    context: int = 2
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        positive(embedding=self.embedding, hidden=self.hidden, layers=self.layers)
+        positive(embedding=self.embedding, hidden=self.hidden, layers=self.layers, context=self.context)
         share(dropout=self.dropout)
+        if self.kind == "stateless" and self.layers != 1:
+            raise ValueError(f"a stateless predictor is one convolution: layers must be 1, got {self.layers}")
 
 
 @dataclass(frozen=True)
