@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,11 @@ class Lengths(NamedTuple):
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise TransducerError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def check_fastemit(fastemit_lambda: float) -> None:
+    if not 0.0 <= fastemit_lambda < math.inf:
+        raise TransducerError(f"fastemit_lambda is {fastemit_lambda}; it must be a number from 0 on")
 
 
 def check_blank(blank: int, classes: int) -> int:

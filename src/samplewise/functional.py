@@ -45,7 +45,9 @@ def transducer_loss(
             the dtype of the matrix products (a sixteenth of it in half precision), 0.0 leaves out nothing.
         vocabulary: the classes of a sampled softmax, from `sample_vocabulary`; targets and blank stay those of all V classes.
             The loss is then an approximation, over these classes alone, and gradients reach only their rows of weight and bias.
-        fastemit_lambda, generator: for FastEmit, which is not there yet: NotImplementedError if the first is not 0.
+        fastemit_lambda: weight of FastEmit, 0 or more, which makes streaming models emit labels earlier: what the gradients
+            owe to label arcs is 1 + lambda times as large. The value of the loss stays that of the transducer.
+        generator: not used: what "guided" draws is seeded by itself.
         on_nonfinite: what to do with an utterance whose loss is infinite or NaN: "keep" it in the loss, count it as "zero", or
             "raise". Its gradients are zero in any case, and the others' untouched.
 
@@ -57,7 +59,7 @@ def transducer_loss(
 
     Memory: workspace bounded by `memory_budget`; beyond it only the gradients themselves. Time: N D V multiply-adds for the
     losses of N = sum_b T_b (U_b + 1) nodes, and three times that for the nodes that carry the occupancy. A backward can be run
-    once. Source: Graves 2012 (arXiv 1211.3711); arXiv 2211.16270, Algorithm 1.
+    once. Source: Graves 2012 (arXiv 1211.3711); arXiv 2211.16270, Algorithm 1; FastEmit: arXiv 2010.11148.
 
     >>> import torch, samplewise
     >>> encoder_out, predictor_out = torch.randn(2, 50, 16), torch.randn(2, 11, 16)
@@ -77,15 +79,15 @@ def transducer_loss(
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
     if tolerance is not None and not 0.0 <= tolerance < 1.0:
         raise TransducerError(f"tolerance is {tolerance}; it must be in 0..1, 1 excluded")
-    if fastemit_lambda != 0.0:
-        raise NotImplementedError("fastemit_lambda is not there yet")
+    checks.check_fastemit(fastemit_lambda)
     blank, classes, class_bias = checks.check_blank(blank, weight.shape[0]), None, None
     if vocabulary is not None:
         check_vocabulary(vocabulary, weight.shape[0], blank, encoder_out.shape[0])
         classes, class_bias = vocabulary.classes, vocabulary.log_weight
     options = Options(
         blank, activation, method, parse_budget(memory_budget) or 0,
-        -1.0 if tolerance is None else float(tolerance), _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite,
+        -1.0 if tolerance is None else float(tolerance), float(fastemit_lambda),
+        _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite,
     )  # fmt: skip
     inputs = (encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, classes, class_bias)
     wanted = _wanted(encoder_out, predictor_out, weight, bias)

@@ -32,6 +32,7 @@ class TransducerLoss(nn.Module):
         checks.check_choice("reduction", reduction, checks.REDUCTIONS)
         checks.check_choice("method", method, checks.METHODS)
         checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
+        checks.check_fastemit(fastemit_lambda)
         self.options: dict[str, Any] = {
             "blank": blank, "activation": activation, "reduction": reduction, "method": method,
             "memory_budget": memory_budget, "tolerance": tolerance, "fastemit_lambda": fastemit_lambda,

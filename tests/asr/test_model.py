@@ -9,8 +9,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import samplewise
 from samplewise.asr.model import ENCODERS, LSTMEncoder, Transducer, ctc_loss, mirrored
-from samplewise.asr.problems import UserError
 from samplewise.asr.predictor import make_predictor
+from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import LSTMOptions, PredictorOptions
 from samplewise.asr.tokenizer import BLANK
 
@@ -97,9 +97,10 @@ def test_training_starts_from_blank():
     assert not torch.allclose(before[:, 0], predictor(targets)[:, 0])
 
 
-def test_the_losses_are_those_of_the_public_function():
+@pytest.mark.parametrize("amount", [0.0, 0.5])
+def test_the_losses_are_those_of_the_public_function(amount):
     features, lengths, targets, target_lengths = batch()
-    network = model(ctc={"weight": 0.5}).eval()
+    network = model(ctc={"weight": 0.5}, loss={"fastemit_lambda": amount}).eval()
     losses = network(features, lengths, targets, target_lengths)
     encoder_out, encoder_lengths = network.encoder(features, lengths)
     joiner = network.joiner
@@ -112,9 +113,12 @@ def test_the_losses_are_those_of_the_public_function():
         encoder_lengths,
         target_lengths,
         reduction="none",
+        fastemit_lambda=amount,
     )
     torch.testing.assert_close(losses["transducer"], each.mean())
     torch.testing.assert_close(losses["loss"], losses["transducer"] + 0.5 * losses["ctc"])
+    got, right = (torch.autograd.grad(loss, joiner.output.weight)[0] for loss in (losses["loss"], each.mean()))
+    torch.testing.assert_close(got, right)
 
 
 def test_without_weight_there_is_no_ctc_head():

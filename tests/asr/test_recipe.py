@@ -75,6 +75,7 @@ def test_changes_win_over_the_file(tmp_path):
         (MINIMAL + "encoder: {kind: lstn}\n", "encoder.kind"),
         (MINIMAL + "loss: {method: tilled}\n", "did you mean 'tiled'"),
         (MINIMAL + "loss: {memory_budget: [1]}\n", "loss.memory_budget: expected a whole number or text"),
+        (MINIMAL + "loss: {fastemit_lambda: -0.1}\n", "loss: fastemit_lambda must not be negative, got -0.1"),
         (MINIMAL + "ctc: {layers: 1}\n", "ctc.layers: expected a list, got 1"),
         (MINIMAL + "ctc: {layers: [1.5]}\n", "ctc.layers[0]: expected a whole number, got 1.5"),
         (MINIMAL + "ctc: {layers: [1, 1]}\n", "different numbers from 1 on, got [1, 1]"),

@@ -23,7 +23,7 @@ def arguments(dtype=torch.float32, bias=True, **changes):
     problem = make((5, 3), (2, 0), vocab=5, dim=3, dtype=dtype, bias=bias)
     inputs = [x.requires_grad_() if x is not None and x.is_floating_point() else x for x in problem.inputs.values()]
     inputs += [None, None]  # no sampled vocabulary
-    options = Options(0, "tanh", "tiled", 0, 0.0, dtype, "keep")._replace(**changes)
+    options = Options(0, "tanh", "tiled", 0, 0.0, 0.0, dtype, "keep")._replace(**changes)
     return inputs, options
 
 

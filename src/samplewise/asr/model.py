@@ -17,6 +17,7 @@ from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import LSTMOptions, Recipe
 from samplewise.asr.tokenizer import BLANK
 
+
 class LSTMEncoder(Encoder):
     """A bidirectional LSTM over stacked frames: `stack` feature frames side by side are one encoder frame.
 
@@ -147,6 +148,7 @@ class Transducer(nn.Module):
             reduction="mean",
             method=self.options.method,
             memory_budget=self.options.memory_budget,
+            fastemit_lambda=self.options.fastemit_lambda,
             vocabulary=vocabulary,
         )
         losses = {"loss": transducer, "transducer" if vocabulary is None else "sampled": transducer.detach()}

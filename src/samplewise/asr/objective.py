@@ -22,10 +22,15 @@ class LossOptions:
     Attributes:
         method: see `samplewise.transducer_loss`.
         memory_budget: workspace of the joint and the loss, bytes or text such as 64MiB; null leaves the choice to it.
+        fastemit_lambda: weight of FastEmit; it makes a streaming encoder's labels come earlier.
     """
 
     method: Literal["auto", "guided", "tiled", "samplewise", "batched"] = "auto"
     memory_budget: int | str | None = None
+    fastemit_lambda: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least_zero(fastemit_lambda=self.fastemit_lambda)
 
 
 @dataclass(frozen=True)

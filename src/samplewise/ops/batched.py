@@ -43,6 +43,7 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_no
         return losses
     gammas = [torch.zeros_like(lp_blank) for _ in range(2)]
     kernels.lattice(lp_blank, lp_label, table, weights, losses, *gammas, block_nodes)
+    p.scale_labels(gammas[1])
 
     kernels.emission_gradient(h, p.bias, node, label, p.blank, P_D, *gammas, gradients.bias)  # f^W_4, in place
     clear_unusable(z, table, losses)

@@ -61,6 +61,7 @@ class Band:
             self.emissions.lp_blank, self.emissions.lp_label, self.group.table, weights, losses, self.gamma_blank,
             self.gamma_label, self.block_nodes,
         )  # fmt: skip
+        self.problem.scale_labels(self.gamma_label)
 
     def select(self, losses: Tensor, tolerance: float) -> Tensor:
         return self.problem.kernels.select(self.gamma_blank, self.gamma_label, self.group.table, losses, tolerance)

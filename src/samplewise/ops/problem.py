@@ -59,6 +59,7 @@ class Problem:
     blank: int
     activation: str
     kernels: ModuleType
+    label_factor: float = 1.0  # of the posteriors of label arcs, 1 + lambda of FastEmit
 
     @property
     def compute(self) -> torch.dtype:
@@ -71,6 +72,11 @@ class Problem:
     @property
     def device(self) -> torch.device:
         return self.weight.device
+
+    def scale_labels(self, gamma_label: Tensor) -> None:
+        """Turn posteriors of label arcs (N,) into what the gradients are made of."""
+        if self.label_factor != 1.0:
+            gamma_label.mul_(self.label_factor)
 
     def group(self, first: int, stop: int) -> Group:
         """Utterances first..stop-1 with their nodes packed: no node stands for padding."""

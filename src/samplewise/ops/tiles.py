@@ -33,7 +33,7 @@ class Emissions:
 
 
 class Occupancy(NamedTuple):
-    """What the gradient of a node is made of: its log denominator and the posteriors of its two arcs, each (N,)."""
+    """What the gradient of a node is made of: its log denominator and the (scaled) posteriors of its two arcs, each (N,)."""
 
     log_denominator: Tensor
     gamma_blank: Tensor
@@ -214,4 +214,6 @@ def run_lattice(
     here = slice(group.first, group.stop)
     gammas = (out.lp_blank, out.lp_label) if gradient else (None, None)
     problem.kernels.lattice(out.lp_blank, out.lp_label, group.table, weights[here], losses[here], *gammas, block_nodes)
+    if gradient:
+        problem.scale_labels(out.lp_label)
     return Occupancy(out.log_denominator, out.lp_blank, out.lp_label)

@@ -41,12 +41,14 @@ class Options(NamedTuple):
     method: str
     memory_budget: int
     tolerance: float
+    fastemit_lambda: float
     compute_dtype: torch.dtype
     on_nonfinite: str
 
 
 OPTION_TYPES = (
-    "int blank, str activation, str method, int memory_budget, float tolerance, ScalarType compute_dtype, str on_nonfinite"
+    "int blank, str activation, str method, int memory_budget, float tolerance, float fastemit_lambda, "
+    "ScalarType compute_dtype, str on_nonfinite"
 )
 INPUT_TYPES = (
     "Tensor encoder_out, Tensor predictor_out, Tensor weight, Tensor? bias, Tensor targets, Tensor encoder_lengths, "
@@ -127,7 +129,7 @@ def problem_of(inputs: Inputs, lengths: Lengths, options: Options) -> Problem:
     return Problem(
         inputs.encoder_out.detach(), inputs.predictor_out.detach(), weight.detach().to(options.compute_dtype).contiguous(),
         bias.detach().to(real).contiguous(), inputs.targets.to(device=weight.device, dtype=torch.int64), lengths, options.blank,
-        options.activation, backend_for(weight.device),
+        options.activation, backend_for(weight.device), 1.0 + options.fastemit_lambda,
     )  # fmt: skip
 
 
