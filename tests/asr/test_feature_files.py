@@ -14,7 +14,7 @@ from samplewise.asr import train as training
 from samplewise.asr.checkpoint import load_recogniser
 from samplewise.asr.corpora import make_corpora
 from samplewise.asr.corpus import read_entries
-from samplewise.asr.feature_files import FeatureCorpus, FeatureEntry, parse_feature_entry, stretched
+from samplewise.asr.feature_files import FeatureCorpus, FeatureEntry, parse_feature_entry, stretched, warped
 from samplewise.asr.features import Stored, derivative
 from samplewise.asr.problems import BadDataError, BadDataLog, UserError
 from samplewise.asr.recipe import StoredOptions, recipe_from_plain
@@ -79,6 +79,27 @@ def test_stretched_keeps_the_ends_and_straight_lines():
         found = stretched(line, speed)
         assert len(found) == round(10 / speed)
         np.testing.assert_allclose(found[:, 1], np.linspace(0, 9, len(found)), atol=1e-5)
+
+
+@pytest.mark.parametrize("bend", [-0.1, 0.0, 0.06])
+def test_a_warped_spectrum_is_the_spectrum_at_bent_frequencies(bend):
+    cepstra = np.zeros((4, 24))
+    cepstra[:, :4] = np.random.default_rng(0).normal(size=(4, 4))  # smooth: what a bend takes beyond the last order is small
+    w = np.linspace(0, np.pi, 50)[1:-1]
+    bent = np.angle((np.exp(1j * w) - bend) / (1 - bend * np.exp(1j * w)))  # the phase of an all-pass filter
+    found = warped(cepstra, bend)
+    spectra = [c @ np.cos(np.arange(24)[:, None] * axis) for c, axis in ((found, w), (cepstra, bent))]
+    np.testing.assert_allclose(*spectra, atol=1e-6)
+    assert (bend == 0) == np.allclose(found, cepstra)
+
+
+def test_a_training_utterance_is_warped_anew_every_epoch(tmp_path):
+    write(tmp_path)
+    found = [corpus(tmp_path, warp=0.1, seed=3).utterance(epoch, 0).samples for epoch in (0, 1, 0)]
+    assert found[0].dtype == np.float32 and np.array_equal(found[0], found[2]) and not np.allclose(found[0], found[1])
+    entries = read_entries(tmp_path, BadDataLog(), None, parse_feature_entry)
+    fixed = [FeatureCorpus(entries, DIM, train=False, **options).utterance(0, 0).samples for options in ({"warp": 0.1}, {})]
+    assert np.array_equal(*fixed)
 
 
 @pytest.mark.parametrize(

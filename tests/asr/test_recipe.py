@@ -88,6 +88,7 @@ def test_changes_win_over_the_file(tmp_path):
         ("name: a\ndata: {digits: [3, 7]}\n", "data: expected a mapping with a kind"),
         ("name: a\ndata: {kind: digit_strings, digits: [3]}\n", "data.digits: expected a list of 2 values"),
         ("name: a\ndata: {kind: digit_strings, digits: [7, 3]}\n", "1 <= fewest <= most, got [7, 3]"),
+        ("name: a\ndata: {kind: feature_files, train: {manifest: m}, warp: 0.7}\n", "warp must lie between 0 and 0.5, got 0.7"),
         ("name: a\ndata: {kind: manifest}\n", "missing key 'data.train'"),
         ("data: {kind: digit_strings}\n", "missing key 'name'"),
         ("name: a/b\ndata: {kind: digit_strings}\n", "no slashes"),

@@ -113,7 +113,7 @@ def feature_corpora(recipe: Recipe, options: FeatureFilesOptions, data: str | No
     found = read_subsets(options, root, bad, say, parse_feature_entry)
     dim = stored_dim(recipe)
     made = {
-        name: FeatureCorpus(entries, dim, train=name == "train", speed=options.speed, seed=recipe.seed)
+        name: FeatureCorpus(entries, dim, train=name == "train", speed=options.speed, warp=options.warp, seed=recipe.seed)
         for name, entries in found.items()
     }
     return Corpora(made["train"], made.get("valid"), made.get("test"), describe("feature_files", root, found))

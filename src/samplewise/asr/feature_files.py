@@ -18,6 +18,8 @@ import numpy as np
 from samplewise.asr.corpus import TRAIN, Utterance
 from samplewise.asr.problems import BadDataError, UserError
 
+AXIS = 64  # points of the frequency axis at which a spectrum is read
+
 Arrays = dict[tuple[Path, str], np.ndarray]
 
 
@@ -41,15 +43,24 @@ class FeatureCorpus:
         dim: features of a frame.
         train: whether these are training utterances.
         speed: slowest and fastest factor of a training utterance; its frames are interpolated.
-        seed: the recipe's; the speed of utterance i in epoch e is a pure function of it, e and i.
+        warp: largest bend of the frequency axis of a training utterance, whose features then must be cepstra.
+        seed: the recipe's; speed and bend of utterance i in epoch e are a pure function of it, e and i.
     """
 
     def __init__(
-        self, entries: Sequence[FeatureEntry], dim: int, *, train: bool, speed: tuple[float, float] = (1.0, 1.0), seed: int = 0
+        self,
+        entries: Sequence[FeatureEntry],
+        dim: int,
+        *,
+        train: bool,
+        speed: tuple[float, float] = (1.0, 1.0),
+        warp: float = 0.0,
+        seed: int = 0,
     ):
         self.entries = entries
         self.dim = dim
         self.speed = speed if train else (1.0, 1.0)
+        self.warp = warp if train else 0.0
         self.seed = seed
         self.arrays = read_archives(entries)
 
@@ -67,9 +78,11 @@ class FeatureCorpus:
         features = found.astype(np.float32)
         if not np.isfinite(features).all():
             raise BadDataError(entry.key, "features that are not finite")
+        rng = np.random.default_rng((self.seed, TRAIN, epoch, index))
         if self.speed != (1.0, 1.0):
-            rng = np.random.default_rng((self.seed, TRAIN, epoch, index))
             features = stretched(features, rng.uniform(*self.speed))
+        if self.warp:
+            features = warped(features, rng.uniform(-self.warp, self.warp))
         return Utterance(features, entry.text, entry.key, entry.speaker)
 
     def seconds(self, epoch: int, index: int) -> float:
@@ -89,6 +102,20 @@ def stretched(features: np.ndarray, speed: float) -> np.ndarray:
     before = np.minimum(place.astype(np.int64), frames - 2)
     share = (place - before).astype(np.float32)[:, None]
     return features[before] * (1 - share) + features[before + 1] * share
+
+
+def warped(cepstra: np.ndarray, bend: float) -> np.ndarray:
+    """Cepstra (F, M), c0 first, of speech whose frequency axis is bent, as by a longer or shorter vocal tract.
+
+    A log spectrum sum_k c_k cos(k w) is read at w + 2 atan(bend sin w / (1 - bend cos w)), an all-pass filter's phase, which
+    leaves both ends of the axis where they are, and is made a series again: a linear map of the cepstra (Pitz and Ney 2005).
+    """
+    order = np.arange(cepstra.shape[1])
+    w = (np.arange(AXIS) + 0.5) * np.pi / AXIS
+    bent = w + 2 * np.arctan(bend * np.sin(w) / (1 - bend * np.cos(w)))
+    series = np.cos(order * bent[:, None])  # (AXIS, M)
+    back = np.cos(order * w[:, None]) * np.where(order == 0, 1, 2) / AXIS
+    return cepstra @ (series.T @ back).astype(cepstra.dtype)
 
 
 def read_archives(entries: Sequence[FeatureEntry]) -> Arrays:

@@ -99,6 +99,8 @@ class FeatureFilesOptions:
     Attributes:
         root: the directory that manifests are relative to; `--data` replaces it.
         speed: slowest and fastest factor at which a training utterance is played, drawn anew every epoch.
+        warp: largest bend of the frequency axis of a training utterance, up or down, drawn anew every epoch: other voices,
+            for features that are cepstra with c0 first.
     """
 
     train: SubsetOptions
@@ -107,9 +109,12 @@ class FeatureFilesOptions:
     valid: SubsetOptions | None = None
     test: SubsetOptions | None = None
     speed: tuple[float, float] = (1.0, 1.0)
+    warp: float = 0.0
 
     def __post_init__(self) -> None:
         check_speed(self.speed)
+        if not 0 <= self.warp <= 0.5:
+            raise ValueError(f"warp must lie between 0 and 0.5, got {self.warp}")
 
 
 @dataclass(frozen=True)
