@@ -47,6 +47,15 @@ def test_gradients_and_the_loss_that_stays(method, reduction, amount):
             assert error(gradient, without[name]) > 1e-4, f"{name} is as without"
 
 
+@pytest.mark.parametrize("dtype, bound", [(torch.float32, 1e-5), (torch.bfloat16, 0.05), (torch.float16, 0.01)], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_dtype_runs_out_of_range(method, dtype, bound):
+    problem = make((30, 12), (8, 3), 24, 8, scale=20.0, dtype=dtype)
+    _, gradients = ours(problem, method=method, fastemit_lambda=50.0, reduction="sum")
+    _, right = run(regularised, problem.to(torch.float64), amount=50.0, reduction="sum")
+    assert all(error(gradient, right[name]) < bound for name, gradient in gradients.items())
+
+
 @pytest.mark.parametrize("scope", ["utterance", "batch"])
 def test_over_sampled_classes(scope):
     problem = make(vocab=30, dtype=torch.float64)

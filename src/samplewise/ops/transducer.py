@@ -69,6 +69,7 @@ def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple
     scale = 1.0
     if wanted and options.compute_dtype == torch.float16:  # dz = dh W must stay within the range, too
         scale = min(HALF_RANGE, torch.finfo(torch.float16).max / (4 * max(float(weight.detach().abs().max()), 1e-3)))
+        scale /= 1.0 + options.fastemit_lambda
     gradients = Gradients.of(inputs.encoder_out, inputs.predictor_out, weight, real, wanted) if wanted else None
     unusable: list[int] = []
     if wanted and not bool((finite := torch.isfinite(weights)).all()):
