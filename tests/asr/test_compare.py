@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -71,6 +74,27 @@ def test_runs_are_stopped_and_gone_on_with(recipe, digits_directory, tmp_path, s
     assert "resuming from" in (directory / "ctc-batch-14-seed1.log").read_text()
     assert compare(recipe, plans, directory, results, **options) is True
     assert len(read_results(results)) == 1 and "1 of 1 runs are in" in said.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_leaves_checkpoints_and_no_process(recipe, digits_directory, tmp_path, number):
+    """All processes of a terminal get its Ctrl-C, and a run takes a second signal as the wish to lose everything."""
+    run = tmp_path / "runs" / "ctc-batch-14-seed1"
+    command = [
+        *(sys.executable, "-m", "samplewise.cli", "compare", recipe, "--data", str(digits_directory), "--no-full"),
+        *("--size", "14", "--negatives", "ctc", "--scopes", "batch", "--seeds", "1", "--output", str(run.parent)),
+        *("--results", str(tmp_path / "r.jsonl"), "--set", "training.steps=100000", "--set", "training.save_every=100000"),
+    ]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True) as process:
+        while comparison.last_step(run) < 2 and process.poll() is None:
+            time.sleep(0.05)
+        os.killpg(process.pid, number)
+        said = process.communicate()[0]
+    assert process.returncode == 128 + signal.SIGINT
+    (checkpoint,) = run.glob("checkpoint-*")
+    step = int(checkpoint.name.removeprefix("checkpoint-"))
+    assert step >= 2 and f"ctc-batch-14-seed1: stopped at step {step}" in said
+    FileLock(run.parent / "ctc-batch-14-seed1.lock", timeout=0).acquire()
 
 
 def test_commands_beside_each_other_share_the_runs(recipe, tmp_path, said, monkeypatch):

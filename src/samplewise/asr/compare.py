@@ -6,14 +6,16 @@ of a JSON-lines file. Several such commands, with the same directory and file, s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,7 +139,8 @@ def compare(
     steps = {plan.name: plan.expected["training"]["steps"] for plan in plans}
     done = sum(steps[plan.name] for plan in plans if plan not in waiting)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with interrupted_by_term(), bar as progress:
         task = progress.add_task("steps", total=sum(steps.values()))
         try:
             while (waiting and time.monotonic() < deadline) or active:
@@ -160,6 +163,10 @@ def compare(
                 time.sleep(PAUSE)
         finally:
             stop(process for process, _ in active.values())
+            for plan, (process, lock) in active.items():  # nobody else may have the run before its checkpoint is whole
+                process.wait()
+                say(stopped(plan, directory))
+                lock.release()
     finished = read_results(results)
     return all(is_there(plan, finished) for plan in plans)
 
@@ -196,7 +203,25 @@ def start(recipe: str, plan: Plan, directory: Path, data: str | None, *, one_thr
     alone = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"} if one_thread else {}
     (directory / plan.name).mkdir(exist_ok=True)
     with (directory / f"{plan.name}.log").open("a", encoding="utf-8") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **alone})
+        environment = {**os.environ, **alone}  # Ctrl-C is for this process alone: a run takes a second signal as "at once"
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+
+
+@contextlib.contextmanager
+def interrupted_by_term() -> Iterator[None]:
+    """SIGTERM and SIGHUP are as Ctrl-C meanwhile: an exception, after which the runs are stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # nohup's is to be ignored still
+    for number in ours:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def stop(processes: Any) -> None:
@@ -210,7 +235,7 @@ def stop(processes: Any) -> None:
 def finish(plan: Plan, status: int, directory: Path, results: Path, say: Say) -> bool:
     """Take over what a run gave; False if it was stopped before its end."""
     if status in STOPPED:
-        say(f"{plan.name}: stopped at step {last_step(directory / plan.name)}")
+        say(stopped(plan, directory))
         return False
     if status != 0:
         tail = (directory / f"{plan.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
@@ -225,6 +250,10 @@ def finish(plan: Plan, status: int, directory: Path, results: Path, say: Say) ->
     name = "wer" if "wer" in line["test"] else "cer"
     say(f"{plan.name}: {name.upper()} {100 * line['test'][name]:.2f}%, {line['test']['nats_per_label']:.4f} nats per label")
     return True
+
+
+def stopped(plan: Plan, directory: Path) -> str:
+    return f"{plan.name}: stopped at step {last_step(directory / plan.name)}"
 
 
 def last_step(run: Path) -> int:
