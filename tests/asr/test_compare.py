@@ -14,8 +14,10 @@ import yaml
 from filelock import FileLock
 
 from samplewise.asr import compare as comparison
+from samplewise.asr.checkpoint import is_whole
 from samplewise.asr.compare import compare, make_plans, read_results, variants
 from samplewise.asr.problems import UserError
+from samplewise.asr.train import LOCK_FILE
 from samplewise.cli import main
 
 from .made import TINY, changed
@@ -76,25 +78,49 @@ def test_runs_are_stopped_and_gone_on_with(recipe, digits_directory, tmp_path, s
     assert len(read_results(results)) == 1 and "1 of 1 runs are in" in said.text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_command_leaves_checkpoints_and_no_process(recipe, digits_directory, tmp_path, number):
-    """All processes of a terminal get its Ctrl-C, and a run takes a second signal as the wish to lose everything."""
-    run = tmp_path / "runs" / "ctc-batch-14-seed1"
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="signals of Unix")
+@pytest.mark.parametrize(("name", "heard"), [("SIGINT", True), ("SIGHUP", False)])
+def test_an_interrupted_command_leaves_checkpoints_and_no_process(recipe, digits_directory, tmp_path, name, heard):
+    """All processes of a terminal get its Ctrl-C, and a run takes a second signal as the wish to lose everything. A terminal
+    that is closed hears nothing any more."""
+    number = signal.Signals[name]
+    runs = [tmp_path / "runs" / f"ctc-{scope}-14-seed1" for scope in ("utterance", "batch")]
     command = [
         *(sys.executable, "-m", "samplewise.cli", "compare", recipe, "--data", str(digits_directory), "--no-full"),
-        *("--size", "14", "--negatives", "ctc", "--scopes", "batch", "--seeds", "1", "--output", str(run.parent)),
+        *("--size", "14", "--negatives", "ctc", "--seeds", "1", "--jobs", "2", "--output", str(runs[0].parent)),
         *("--results", str(tmp_path / "r.jsonl"), "--set", "training.steps=100000", "--set", "training.save_every=100000"),
     ]
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True) as process:
-        while comparison.last_step(run) < 2 and process.poll() is None:
+        assert process.stdout is not None
+        while min(map(comparison.last_step, runs)) < 2 and process.poll() is None:
             time.sleep(0.05)
+        if not heard:
+            process.stdout.close()
         os.killpg(process.pid, number)
-        said = process.communicate()[0]
-    assert process.returncode == 128 + signal.SIGINT
-    (checkpoint,) = run.glob("checkpoint-*")
-    step = int(checkpoint.name.removeprefix("checkpoint-"))
-    assert step >= 2 and f"ctc-batch-14-seed1: stopped at step {step}" in said
-    FileLock(run.parent / "ctc-batch-14-seed1.lock", timeout=0).acquire()
+        said = process.stdout.read() if heard else ""
+        process.wait()
+    for run in runs:
+        FileLock(run / LOCK_FILE, timeout=0).acquire()  # its process has ended
+        (checkpoint,) = run.glob("checkpoint-*")
+        step = int(checkpoint.name.removeprefix("checkpoint-"))
+        assert step >= 2 and is_whole(checkpoint)
+        assert not heard or f"{run.name}: stopped at step {step}" in said
+    assert not heard or (process.returncode == 128 + number and f"{name}: the runs save checkpoints" in said)
+
+
+def test_a_run_that_fails_stops_those_beside_it(recipe, tmp_path, said, monkeypatch):
+    plans = make_plans(recipe, [], [comparison.Variant(None)], [1, 2, 3])
+    results = tmp_path / "r.jsonl"
+    codes = {"full-seed1": "raise SystemExit(3)", "full-seed2": "import time; time.sleep(600)"}
+
+    def begin(recipe, plan, directory, *rest, **options):
+        (directory / f"{plan.name}.log").write_text("what it said")
+        return subprocess.Popen([sys.executable, "-c", codes[plan.name]])
+
+    monkeypatch.setattr(comparison, "start", begin)
+    with pytest.raises(UserError, match=r"full-seed1 failed with status 3; its log ends:\n  what it said"):
+        compare(recipe, plans, tmp_path / "runs", results, jobs=2, say=said)
+    assert "full-seed2: stopped at step 0" in said.text and not results.exists()
 
 
 def test_commands_beside_each_other_share_the_runs(recipe, tmp_path, said, monkeypatch):

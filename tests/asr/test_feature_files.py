@@ -91,6 +91,8 @@ def test_a_warped_spectrum_is_the_spectrum_at_bent_frequencies(bend):
     spectra = [c @ np.cos(np.arange(24)[:, None] * axis) for c, axis in ((found, w), (cepstra, bent))]
     np.testing.assert_allclose(*spectra, atol=1e-6)
     assert (bend == 0) == np.allclose(found, cepstra)
+    many = np.ones((2, 200))
+    np.testing.assert_allclose(warped(many, 0.0), many)
 
 
 def test_a_training_utterance_is_warped_anew_every_epoch(tmp_path):

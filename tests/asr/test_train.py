@@ -9,6 +9,7 @@ import shutil
 import pytest
 import soundfile
 import torch
+from filelock import FileLock
 
 from samplewise.asr import train as training
 from samplewise.asr.checkpoint import last_checkpoint, load_recogniser
@@ -114,6 +115,12 @@ def test_a_run_is_not_resumed_on_other_data(finished, digits_directory, tmp_path
     soundfile.write(tmp_path / "other" / "recordings" / "1_ann_6.wav", tone(7, 0, 0), RATE)
     with pytest.raises(UserError, match="fingerprint"):
         train(tiny_recipe(training__evaluate_every=3), finished[0], data=str(tmp_path / "other"), resume=True)
+
+
+def test_one_process_trains_in_a_directory(finished, digits_directory, said):
+    directory, _, _ = finished
+    with FileLock(directory / training.LOCK_FILE), pytest.raises(UserError, match=f"another process trains in {directory}"):
+        train(tiny_recipe(training__evaluate_every=3), directory, data=str(digits_directory), resume=True, say=said)
 
 
 def test_a_run_is_not_resumed_by_another_number_of_processes(finished, digits_directory, monkeypatch):

@@ -13,10 +13,9 @@ import signal
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +72,10 @@ class Plan:
     def name(self) -> str:
         return f"{self.variant.name}-seed{self.seed}"
 
+    @property
+    def steps(self) -> int:
+        return self.expected["training"]["steps"]
+
 
 def variants(
     sizes: Sequence[int], negatives: Sequence[str], scopes: Sequence[str], corrections: Sequence[str], full: bool
@@ -112,6 +115,7 @@ def compare(
     data: str | None = None,
     jobs: int = 1,
     minutes: float | None = None,
+    stop_when: Callable[[], object] = lambda: False,
     say: Say = print,
 ) -> bool:
     """Train what is not in the results file yet; whether all of it is there now.
@@ -124,10 +128,11 @@ def compare(
         data: as for `samplewise train`.
         jobs: runs beside each other, one thread each if there are several.
         minutes: after these, runs are stopped with a checkpoint, to be gone on with by the same call.
+        stop_when: the same as soon as it says so.
         say: takes lines for the user.
 
     Raises:
-        UserError: a run failed.
+        UserError: a run failed; those beside it were stopped.
     """
     finished = read_results(results)
     waiting = [plan for plan in plans if not is_there(plan, finished)]
@@ -135,40 +140,87 @@ def compare(
     deadline = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     directory.mkdir(parents=True, exist_ok=True)
     results.parent.mkdir(parents=True, exist_ok=True)
-    active: dict[Plan, tuple[subprocess.Popen, FileLock]] = {}
-    steps = {plan.name: plan.expected["training"]["steps"] for plan in plans}
-    done = sum(steps[plan.name] for plan in plans if plan not in waiting)
+    runs = Runs(recipe, directory, results, data, jobs, say)
+
+    def go_on() -> bool:
+        return runs.failure is None and not stop_when() and time.monotonic() < deadline
+
+    total = sum(plan.steps for plan in plans)
+    done = total - sum(plan.steps for plan in waiting)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-    with interrupted_by_term(), bar as progress:
-        task = progress.add_task("steps", total=sum(steps.values()))
+    with bar as progress:
+        task = progress.add_task("steps", total=total)
         try:
-            while (waiting and time.monotonic() < deadline) or active:
-                while len(active) < jobs and time.monotonic() < deadline and (taken := take(waiting, directory)):
-                    plan, lock = taken
-                    waiting.remove(plan)
-                    if is_there(plan, read_results(results)):  # another command has finished it
-                        lock.release()
-                        done += steps[plan.name]
-                        continue
-                    active[plan] = start(recipe, plan, directory, data, one_thread=jobs > 1), lock
-                for plan in [plan for plan, (process, _) in active.items() if process.poll() is not None]:
-                    process, lock = active.pop(plan)
-                    if finish(plan, process.returncode, directory, results, say):
-                        done += steps[plan.name]
-                    lock.release()
-                progress.update(task, completed=done + sum(last_step(directory / plan.name) for plan in active))
-                if time.monotonic() >= deadline:
-                    stop(process for process, _ in active.values())
+            while (waiting and go_on()) or runs.active:
+                if go_on():
+                    done += runs.begin(waiting)
+                done += runs.collect()
+                progress.update(task, completed=done + runs.steps())
+                if not go_on():
+                    stop(runs.processes())
                 time.sleep(PAUSE)
         finally:
-            stop(process for process, _ in active.values())
-            for plan, (process, lock) in active.items():  # nobody else may have the run before its checkpoint is whole
-                process.wait()
-                say(stopped(plan, directory))
-                lock.release()
+            stop(runs.processes())
+    if runs.failure is not None:
+        raise runs.failure
     finished = read_results(results)
     return all(is_there(plan, finished) for plan in plans)
+
+
+@dataclass(eq=False)
+class Runs:
+    """The runs that this command has in hand: each a process, and the lock that keeps other commands away from it.
+
+    Attributes:
+        failure: what was wrong with the first run that failed.
+    """
+
+    recipe: str
+    directory: Path
+    results: Path
+    data: str | None
+    jobs: int
+    say: Say
+    active: dict[Plan, tuple[subprocess.Popen, FileLock]] = field(default_factory=dict)
+    failure: UserError | None = None
+
+    def begin(self, waiting: list[Plan]) -> int:
+        """Start as many runs as there is room for; the steps of those that another command turns out to have finished."""
+        done = 0
+        while len(self.active) < self.jobs and (taken := take(waiting, self.directory)):
+            plan, lock = taken
+            waiting.remove(plan)
+            if is_there(plan, read_results(self.results)):
+                lock.release()
+                done += plan.steps
+            else:
+                self.active[plan] = start(self.recipe, plan, self.directory, self.data, one_thread=self.jobs > 1), lock
+        return done
+
+    def collect(self) -> int:
+        """Take over what runs gave that have ended; their steps."""
+        done = 0
+        for plan in [plan for plan, (process, _) in self.active.items() if process.poll() is not None]:
+            process, lock = self.active.pop(plan)
+            try:
+                done += plan.steps * finish(plan, process.returncode, self.directory, self.results, self.tell)
+            except UserError as error:
+                self.failure = self.failure or error
+            lock.release()
+        return done
+
+    def tell(self, line: str) -> None:
+        """Say it if somebody is there to hear: that a terminal or a pipe has gone must not cost the other runs."""
+        with contextlib.suppress(OSError):
+            self.say(line)
+
+    def steps(self) -> int:
+        """Of the runs in hand, so far."""
+        return sum(last_step(self.directory / plan.name) for plan in self.active)
+
+    def processes(self) -> list[subprocess.Popen]:
+        return [process for process, _ in self.active.values()]
 
 
 def is_there(plan: Plan, lines: Sequence[dict[str, Any]]) -> bool:
@@ -207,23 +259,6 @@ def start(recipe: str, plan: Plan, directory: Path, data: str | None, *, one_thr
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
 
 
-@contextlib.contextmanager
-def interrupted_by_term() -> Iterator[None]:
-    """SIGTERM and SIGHUP are as Ctrl-C meanwhile: an exception, after which the runs are stopped."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # nohup's is to be ignored still
-    for number in ours:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
-
-
 def stop(processes: Any) -> None:
     """Ask them, once each, to write a checkpoint and end."""
     for process in processes:
@@ -235,7 +270,7 @@ def stop(processes: Any) -> None:
 def finish(plan: Plan, status: int, directory: Path, results: Path, say: Say) -> bool:
     """Take over what a run gave; False if it was stopped before its end."""
     if status in STOPPED:
-        say(stopped(plan, directory))
+        say(f"{plan.name}: stopped at step {last_step(directory / plan.name)}")
         return False
     if status != 0:
         tail = (directory / f"{plan.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
@@ -250,10 +285,6 @@ def finish(plan: Plan, status: int, directory: Path, results: Path, say: Say) ->
     name = "wer" if "wer" in line["test"] else "cer"
     say(f"{plan.name}: {name.upper()} {100 * line['test'][name]:.2f}%, {line['test']['nats_per_label']:.4f} nats per label")
     return True
-
-
-def stopped(plan: Plan, directory: Path) -> str:
-    return f"{plan.name}: stopped at step {last_step(directory / plan.name)}"
 
 
 def last_step(run: Path) -> int:

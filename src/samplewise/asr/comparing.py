@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +16,9 @@ examples:
       Two runs at a time, one thread each; stop with checkpoints after half an hour. The same command goes on.
   samplewise compare recipes/an4_words.yaml --size 16 32 64 --negatives ctc --scopes utterance --results sizes.jsonl
       Which sample size keeps the accuracy.
-The same command given twice, in two terminals, shares the runs.
+The same command given twice, in two terminals, shares the runs. Ctrl-C stops them with checkpoints; the same command goes on.
 """
+STOPPING = "{}: the runs save checkpoints and stop; again to leave them to it"
 STOPPED = 75  # the status of a command that has to be given again (EX_TEMPFAIL of sysexits.h)
 
 
@@ -57,20 +59,26 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Status 75 if runs were stopped before their end."""
+    """Status 75 if runs were stopped by the clock, 128 and the signal's number if by a signal."""
     from samplewise.asr.compare import compare, make_plans, variants
     from samplewise.asr.recipe import load_recipe
+    from samplewise.asr.signals import FirstSignal
 
     recipe = load_recipe(arguments.recipe, arguments.changes)
     found = variants(arguments.size, arguments.negatives, arguments.scopes, arguments.corrections, full=not arguments.no_full)
-    whole = compare(
-        arguments.recipe,
-        make_plans(arguments.recipe, arguments.changes, found, arguments.seeds),
-        Path(arguments.output or Path("runs") / "compare" / recipe.name),
-        Path(arguments.results),
-        data=arguments.data,
-        jobs=arguments.jobs,
-        minutes=arguments.minutes,
-        say=say,
-    )
+    numbers = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+    with FirstSignal(numbers, say, STOPPING) as caught:
+        whole = compare(
+            arguments.recipe,
+            make_plans(arguments.recipe, arguments.changes, found, arguments.seeds),
+            Path(arguments.output or Path("runs") / "compare" / recipe.name),
+            Path(arguments.results),
+            data=arguments.data,
+            jobs=arguments.jobs,
+            minutes=arguments.minutes,
+            stop_when=lambda: caught.received,
+            say=say,
+        )
+    if caught.received and not whole:
+        return 128 + caught.received
     return 0 if whole else STOPPED

@@ -18,7 +18,7 @@ import numpy as np
 from samplewise.asr.corpus import TRAIN, Utterance
 from samplewise.asr.problems import BadDataError, UserError
 
-AXIS = 64  # points of the frequency axis at which a spectrum is read
+AXIS = 64  # points of the frequency axis at which a spectrum is read, at least
 
 Arrays = dict[tuple[Path, str], np.ndarray]
 
@@ -109,12 +109,14 @@ def warped(cepstra: np.ndarray, bend: float) -> np.ndarray:
 
     A log spectrum sum_k c_k cos(k w) is read at w + 2 atan(bend sin w / (1 - bend cos w)), an all-pass filter's phase, which
     leaves both ends of the axis where they are, and is made a series again: a linear map of the cepstra (Pitz and Ney 2005).
+    Where c0 has another scale than the rest, as by some transforms, it moves too little or too much; the others as they should.
     """
     order = np.arange(cepstra.shape[1])
-    w = (np.arange(AXIS) + 0.5) * np.pi / AXIS
+    points = max(AXIS, 4 * len(order))
+    w = (np.arange(points) + 0.5) * np.pi / points
     bent = w + 2 * np.arctan(bend * np.sin(w) / (1 - bend * np.cos(w)))
-    series = np.cos(order * bent[:, None])  # (AXIS, M)
-    back = np.cos(order * w[:, None]) * np.where(order == 0, 1, 2) / AXIS
+    series = np.cos(order * bent[:, None])  # (points, M)
+    back = np.cos(order * w[:, None]) * np.where(order == 0, 1, 2) / points
     return cepstra @ (series.T @ back).astype(cepstra.dtype)
 
 

@@ -6,6 +6,7 @@ intermediate encoder layers: arXiv 2102.03216.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +23,7 @@ class LossOptions:
     Attributes:
         method: see `samplewise.transducer_loss`.
         memory_budget: workspace of the joint and the loss, bytes or text such as 64MiB; null leaves the choice to it.
-        fastemit_lambda: weight of FastEmit; it makes a streaming encoder's labels come earlier.
+        fastemit_lambda: weight of FastEmit; it makes labels come earlier, which matters to an encoder that streams.
     """
 
     method: Literal["auto", "guided", "tiled", "samplewise", "batched"] = "auto"
@@ -31,6 +32,8 @@ class LossOptions:
 
     def __post_init__(self) -> None:
         at_least_zero(fastemit_lambda=self.fastemit_lambda)
+        if math.isinf(self.fastemit_lambda):
+            raise ValueError(f"fastemit_lambda must be finite, got {self.fastemit_lambda}")
 
 
 @dataclass(frozen=True)

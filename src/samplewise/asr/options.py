@@ -1,4 +1,4 @@
-"""Options of the parts that large corpora call for; recipe.py puts them into a recipe."""
+"""Options of the parts that are chosen by their kind and have several keys; recipe.py puts them into a recipe."""
 
 from __future__ import annotations
 
@@ -62,6 +62,33 @@ class ConformerOptions:
             raise ValueError(f"hidden must be even and a multiple of heads, got {self.hidden} and {self.heads}")
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, got {self.kernel}")
+
+
+@dataclass(frozen=True)
+class PredictorOptions:
+    """A recurrent network over the labels so far, or a convolution over the last few.
+
+    Attributes:
+        embedding, hidden: width of a label's embedding and of the output.
+        layers: lstm, gru: number of layers.
+        context: stateless: labels that are seen, 1 or more.
+        dropout: of the embeddings and of the output.
+    """
+
+    kind: Literal["lstm", "gru", "stateless"] = "lstm"
+    embedding: int = 64
+    hidden: int = 128
+    layers: int = 1
+    context: int = 2
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive(embedding=self.embedding, hidden=self.hidden, layers=self.layers, context=self.context)
+        share(dropout=self.dropout)
+        if self.kind == "stateless" and self.layers != 1:
+            raise ValueError(f"a stateless predictor is one convolution: layers must be 1, got {self.layers}")
+        if self.kind != "stateless" and self.context != 2:
+            raise ValueError(f"context is a key of a stateless predictor, this one is {self.kind}: it sees all labels")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from samplewise.asr.recipe import PredictorOptions
+from samplewise.asr.options import PredictorOptions
 from samplewise.asr.tokenizer import BLANK
 
 State = tuple[Tensor, ...]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from samplewise.asr.objective import CTCOptions, LossOptions, SamplingOptions
-from samplewise.asr.options import ConformerOptions, SentencePieceOptions, SpecAugmentOptions
+from samplewise.asr.options import ConformerOptions, PredictorOptions, SentencePieceOptions, SpecAugmentOptions
 from samplewise.asr.problems import UserError
 from samplewise.asr.typed import at_least_zero, build, merge, plain, positive, set_key, share, suggest
 
@@ -100,7 +100,7 @@ class FeatureFilesOptions:
         root: the directory that manifests are relative to; `--data` replaces it.
         speed: slowest and fastest factor at which a training utterance is played, drawn anew every epoch.
         warp: largest bend of the frequency axis of a training utterance, up or down, drawn anew every epoch: other voices,
-            for features that are cepstra with c0 first.
+            for features that are cepstra: c0 first, no lifter, no derivatives among them.
     """
 
     train: SubsetOptions
@@ -206,31 +206,6 @@ class LSTMOptions:
     def __post_init__(self) -> None:
         positive(stack=self.stack, layers=self.layers, hidden=self.hidden)
         share(dropout=self.dropout)
-
-
-@dataclass(frozen=True)
-class PredictorOptions:
-    """A recurrent network over the labels so far, or a convolution over the last few.
-
-    Attributes:
-        embedding, hidden: width of a label's embedding and of the output.
-        layers: lstm, gru: number of layers.
-        context: stateless: labels that are seen, 1 or more.
-        dropout: of the embeddings and of the output.
-    """
-
-    kind: Literal["lstm", "gru", "stateless"] = "lstm"
-    embedding: int = 64
-    hidden: int = 128
-    layers: int = 1
-    context: int = 2
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        positive(embedding=self.embedding, hidden=self.hidden, layers=self.layers, context=self.context)
-        share(dropout=self.dropout)
-        if self.kind == "stateless" and self.layers != 1:
-            raise ValueError(f"a stateless predictor is one convolution: layers must be 1, got {self.layers}")
 
 
 @dataclass(frozen=True)

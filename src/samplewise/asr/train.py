@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from filelock import FileLock, Timeout
 
 from samplewise.asr import meters
 from samplewise.asr.checkpoint import (
@@ -34,12 +37,15 @@ from samplewise.asr.model import Transducer
 from samplewise.asr.problems import BadDataLog, UserError
 from samplewise.asr.recipe import Recipe, recipe_to_plain
 from samplewise.asr.results import RESULTS_FILE, command_line, commit, machine, versions
+from samplewise.asr.signals import FirstSignal
 from samplewise.asr.tokenizer import Tokenizer, class_counts, make_tokenizer
 from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement
 from samplewise.asr.typed import difference
 
 SKIPPED_FILE = "skipped.jsonl"
+LOCK_FILE = "train.lock"
 FREE_KEYS = ("training.keep:", "training.workers:", "decoding.")  # no influence on losses: a resumed run may change them
+STOPPING = "{}: finishing this step and saving a checkpoint; again to stop at once"
 Say = Callable[[str], None]
 
 
@@ -70,8 +76,17 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
         UserError: something has to be put right by the user.
     """
     main = int(os.environ.get("RANK", "0")) == 0
-    say = say if main else silent
-    start = prepare_directory(directory, resume, say) if main else last_checkpoint(directory) if resume else None
+    if not main:
+        return go(recipe, directory, last_checkpoint(directory) if resume else None, data, resume, silent, main)
+    check_directory(directory, resume)
+    with occupied(directory):
+        return go(recipe, directory, find_checkpoint(directory, resume, say), data, resume, say, main)
+
+
+def go(
+    recipe: Recipe, directory: Path, start: Path | None, data: str | None, resume: bool, say: Say, main: bool
+) -> Outcome:  # fmt: skip
+    """Train from a checkpoint, or from the beginning if it is None."""
     transformers.set_seed(recipe.seed)
     bad = BadDataLog(recipe.on_bad_data, directory / SKIPPED_FILE)
     features = make_features(recipe.features)
@@ -128,11 +143,11 @@ def silent(line: str) -> None:
     """Say nothing: processes other than the first."""
 
 
-def prepare_directory(directory: Path, resume: bool, say: Say) -> Path | None:
-    """Make the run directory, or find the checkpoint to go on from; remove checkpoints that were not written whole."""
+def check_directory(directory: Path, resume: bool) -> None:
+    """Make the run directory, if it is not one that may be used already."""
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory} is a file, not a directory for a run")
-    held = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    held = sorted(path.name for path in directory.iterdir() if path.name != LOCK_FILE) if directory.is_dir() else []
     if held and not resume:
         raise UserError(
             f"{directory} is not empty (it holds {', '.join(held[:4])}{', ...' if len(held) > 4 else ''}). "
@@ -141,6 +156,29 @@ def prepare_directory(directory: Path, resume: bool, say: Say) -> Path | None:
     if held and not (directory / RUN_FILE).is_file():
         raise UserError(f"nothing to resume: {directory} holds no {RUN_FILE}, so it is not a run directory")
     directory.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def occupied(directory: Path) -> Iterator[None]:
+    """Keep other trainings out of the run directory; the lock goes with the process, however that ends."""
+    lock = FileLock(directory / LOCK_FILE, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"another process trains in {directory}. Wait for its end or stop it, or choose another directory by --output."
+        ) from None
+    except (OSError, NotImplementedError):  # a file system without locks
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def find_checkpoint(directory: Path, resume: bool, say: Say) -> Path | None:
+    """The checkpoint to go on from; those that were not written whole are removed."""
     if not resume:
         return None
     for checkpoint in checkpoints(directory):
@@ -204,7 +242,8 @@ def parameters(model: torch.nn.Module) -> int:
 def run_trainer(trainer: TransducerTrainer, start: Path | None, say: Say) -> int:
     """Train to the end, or to a signal whose number is returned."""
     agree = agreement(trainer.args.world_size, trainer.args.device)
-    with StopOnSignal(agree, say) as stop:
+    with FirstSignal((signal.SIGINT, signal.SIGTERM), say, STOPPING) as caught:
+        stop = StopOnSignal(caught, agree)
         trainer.add_callback(stop)
         try:
             trainer.train(resume_from_checkpoint=str(start) if start is not None else None)

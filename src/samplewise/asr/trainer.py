@@ -6,12 +6,9 @@ The loop, the progress bar, checkpoints, resuming and the start of several proce
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -29,6 +26,7 @@ from samplewise.asr.meters import StepTimes, load_average, peak_bytes
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import Recipe
+from samplewise.asr.signals import FirstSignal
 
 INPUTS = ("features", "feature_lengths", "targets", "target_lengths")
 PADDING = -100  # what the Trainer pads predictions and labels with
@@ -282,40 +280,20 @@ class RunFiles(transformers.TrainerCallback):
 
 
 class StopOnSignal(transformers.TrainerCallback):
-    """Ctrl-C or SIGTERM: finish the step, write a checkpoint, stop. A second signal stops at once, as without this.
+    """At a signal: finish the step, write a checkpoint, stop.
 
     Every step all processes agree on whether one of them was told to stop, for a checkpoint needs all of them.
     """
 
-    def __init__(self, agree: Callable[[int], int], say: Callable[[str], None]):
+    def __init__(self, caught: FirstSignal, agree: Callable[[int], int]):
+        self.caught = caught
         self.agree = agree
-        self.say = say
-        self.received = 0
         self.stopped_by = 0
-        self.previous: dict[int, Any] = {}
-        self.process = os.getpid()
-
-    def __enter__(self) -> StopOnSignal:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.previous[number] = signal.signal(number, self.receive)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-
-    def receive(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self.process:  # a data-loader worker, forked with this handler: it is told by its parent
-            return
-        self.received = number
-        for kind, handler in self.previous.items():
-            signal.signal(kind, handler)
-        self.say(f"{signal.Signals(number).name}: finishing this step and saving a checkpoint; again to stop at once")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if control.should_save:
             control.should_log = True  # losses since the last line would not outlive the checkpoint
-        self.stopped_by = self.agree(self.received)
+        self.stopped_by = self.agree(self.caught.received)
         if self.stopped_by:
             control.should_save = control.should_log = control.should_training_stop = True
 

@@ -55,7 +55,7 @@ INPUT_TYPES = (
     "Tensor target_lengths, Tensor? classes, Tensor? class_bias"
 )
 INPUTS, WANTED = len(Inputs._fields), (ENCODER, PREDICTOR, WEIGHT, BIAS)
-HALF_RANGE = 1024.0  # dL/dh is at most 1 a node; in float16 it is kept this much larger, out of the subnormal numbers
+HALF_RANGE = 1024.0  # in float16 dL/dh, at most 1 a node (FastEmit: 1 + lambda), is made as large, out of the subnormal numbers
 
 
 def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple[Tensor, Gradients | None]:

@@ -1,0 +1,54 @@
+"""Stopping in order: the first signal is a request, a second one is obeyed at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class FirstSignal:
+    """Within `with`, remembers and tells the first of some signals; from then on they do again what they did before.
+
+    Signals that are ignored, as nohup does, stay so. In another thread than the main one nothing is caught, for there
+    Python allows no handlers.
+
+    Args:
+        numbers: of the signals.
+        tell: takes a line with the signal's name in place of `{}`.
+        line: what is told.
+
+    Attributes:
+        received: the signal's number, 0 as long as there was none.
+    """
+
+    def __init__(self, numbers: tuple[int, ...], tell: Callable[[str], None], line: str):
+        self.numbers = numbers
+        self.tell = tell
+        self.line = line
+        self.received = 0
+        self.previous: dict[int, Any] = {}
+        self.process = os.getpid()
+
+    def __enter__(self) -> FirstSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in self.numbers:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self.previous[number] = signal.signal(number, self.receive)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.process:  # a data-loader worker, forked with this handler: it is told by its parent
+            return
+        self.received = number
+        self.__exit__()
+        with contextlib.suppress(OSError):  # a terminal that has gone
+            self.tell(self.line.format(signal.Signals(number).name))
