@@ -30,7 +30,7 @@ Beam = dict[Labels, Hypothesis]
 
 
 class Rows(NamedTuple):
-    """Predictor outputs (R, P) and states, tensors (layers, R, hidden), of R label sequences."""
+    """Predictor outputs (R, P) and states, tensors (N, R, width), of R label sequences."""
 
     predicted: Tensor
     state: State

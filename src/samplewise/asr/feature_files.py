@@ -1,7 +1,8 @@
 """Utterances whose features were made elsewhere and are stored in numpy archives.
 
 A line of the manifest names them as `"feats": "FILE.npz:KEY"`, an array (F, M) of any float type; the file is relative to
-the manifest.
+the manifest. The warp of cepstra is that of Pitz and Ney, "Vocal tract normalization equals linear transformation in cepstral
+space" (IEEE TSAP 2005), drawn at random as in Jaitly and Hinton, "Vocal tract length perturbation" (2013).
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def warped(cepstra: np.ndarray, bend: float) -> np.ndarray:
     """Cepstra (F, M), c0 first, of speech whose frequency axis is bent, as by a longer or shorter vocal tract.
 
     A log spectrum sum_k c_k cos(k w) is read at w + 2 atan(bend sin w / (1 - bend cos w)), an all-pass filter's phase, which
-    leaves both ends of the axis where they are, and is made a series again: a linear map of the cepstra (Pitz and Ney 2005).
+    leaves both ends of the axis where they are, and is made a series again: a linear map of the cepstra.
     Where c0 has another scale than the rest, as by some transforms, it moves too little or too much; the others as they should.
     """
     order = np.arange(cepstra.shape[1])

@@ -1,4 +1,7 @@
-"""Predictors: what the labels so far say about the next one."""
+"""Predictors: what the labels so far say about the next one.
+
+The stateless one is that of Ghodsi et al., "RNN-Transducer with stateless prediction network" (ICASSP 2020).
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class RecurrentPredictor(Predictor):
 
 
 class StatelessPredictor(Predictor):
-    """The last few labels alone, their embeddings mixed by a convolution (Ghodsi et al., ICASSP 2020)."""
+    """The last few labels alone, their embeddings mixed by a convolution."""
 
     def __init__(self, vocab_size: int, options: PredictorOptions):
         super().__init__(vocab_size, options)
