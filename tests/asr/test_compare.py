@@ -23,6 +23,7 @@ from samplewise.cli import main
 from .made import TINY, changed
 
 VALUES = changed(TINY, {"training.steps": 4, "training.save_every": 2})
+SECONDS = 180  # to wait for processes
 
 
 @pytest.fixture
@@ -92,13 +93,17 @@ def test_an_interrupted_command_leaves_checkpoints_and_no_process(recipe, digits
     ]
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        while min(map(comparison.last_step, runs)) < 2 and process.poll() is None:
-            time.sleep(0.05)
-        if not heard:
-            process.stdout.close()
-        os.killpg(process.pid, number)
+        try:
+            deadline = time.monotonic() + SECONDS
+            while min(map(comparison.last_step, runs)) < 2 and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if not heard:
+                process.stdout.close()
+            os.killpg(process.pid, number)
+            process.wait(SECONDS)
+        finally:
+            process.terminate()
         said = process.stdout.read() if heard else ""
-        process.wait()
     for run in runs:
         FileLock(run / LOCK_FILE, timeout=0).acquire()  # its process has ended
         (checkpoint,) = run.glob("checkpoint-*")

@@ -14,8 +14,8 @@ from typing import Any
 class FirstSignal:
     """Within `with`, remembers and tells the first of some signals; from then on they do again what they did before.
 
-    Signals that are ignored, as nohup does, stay so. In another thread than the main one nothing is caught, for there
-    Python allows no handlers.
+    A hang-up that is ignored, as nohup wants it, stays so; Ctrl-C does not, which scripts let their background jobs ignore: who
+    sends it to such a job means it. In another thread than the main one nothing is caught: Python allows no handlers there.
 
     Args:
         numbers: of the signals.
@@ -37,7 +37,7 @@ class FirstSignal:
     def __enter__(self) -> FirstSignal:
         if threading.current_thread() is threading.main_thread():
             for number in self.numbers:
-                if signal.getsignal(number) != signal.SIG_IGN:
+                if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) != signal.SIG_IGN:
                     self.previous[number] = signal.signal(number, self.receive)
         return self
 
