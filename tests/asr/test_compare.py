@@ -91,7 +91,12 @@ def test_an_interrupted_command_leaves_checkpoints_and_no_process(recipe, digits
         *("--size", "14", "--negatives", "ctc", "--seeds", "1", "--jobs", "2", "--output", str(runs[0].parent)),
         *("--results", str(tmp_path / "r.jsonl"), "--set", "training.steps=100000", "--set", "training.save_every=100000"),
     ]
-    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True) as process:
+
+    def hear() -> None:  # these tests themselves may run under nohup
+        signal.signal(number, signal.SIG_DFL)
+
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, start_new_session=True, stdout=pipe, text=True, preexec_fn=hear) as process:
         assert process.stdout is not None
         try:
             deadline = time.monotonic() + SECONDS
