@@ -24,7 +24,7 @@ ACTIVATIONS = {
 def reference_loss(
     encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
     encoder_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0, activation: str = "tanh", reduction: str = "mean",
-    dtype: torch.dtype = torch.float64,
+    fastemit_lambda: float = 0.0, dtype: torch.dtype = torch.float64,
 ) -> Tensor:  # fmt: skip
     """Loss of logits = act(encoder_out + predictor_out) weight^T + bias; arguments and reductions of `transducer_loss`.
 
@@ -35,22 +35,29 @@ def reference_loss(
     z = ACTIVATIONS[activation](encoder_out[:, :, None] + predictor_out[:, None])  # (B, T, U+1, D)
     logits = torch.nn.functional.linear(z, weight, None if bias is None else bias.to(dtype))  # (B, T, U+1, V)
     return reference_loss_from_logits(
-        logits, targets, encoder_lengths, target_lengths, blank=blank, reduction=reduction,
+        logits, targets, encoder_lengths, target_lengths, blank=blank, reduction=reduction, fastemit_lambda=fastemit_lambda,
         dtype=torch.promote_types(dtype, torch.float32),
     )  # fmt: skip
 
 
 def reference_loss_from_logits(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0,
-    reduction: str = "mean", fused_log_softmax: bool = True, dtype: torch.dtype = torch.float64,
+    reduction: str = "mean", fused_log_softmax: bool = True, fastemit_lambda: float = 0.0, dtype: torch.dtype = torch.float64,
 ) -> Tensor:  # fmt: skip
-    """Loss of logits (B, T, U+1, V), or of log-probabilities where fused_log_softmax is False."""
+    """Loss of logits (B, T, U+1, V), or of log-probabilities where fused_log_softmax is False.
+
+    FastEmit (arXiv 2010.11148) makes the gradient of a label's log-probability 1 + fastemit_lambda times as large, and leaves
+    the value as it is.
+    """
     losses = []
     for b, (T, U) in enumerate(zip(logit_lengths.tolist(), target_lengths.tolist(), strict=True)):
         log_probs = logits[b, :T, : U + 1].to(dtype)  # (T, U+1, V)
         if fused_log_softmax:
             log_probs = log_probs.log_softmax(2)
-        losses.append(-log_likelihood(*arcs(log_probs.double(), targets[b, :U], blank)))
+        lp_blank, lp_label = arcs(log_probs.double(), targets[b, :U], blank)
+        if fastemit_lambda:
+            lp_label = (1 + fastemit_lambda) * lp_label - fastemit_lambda * lp_label.detach()
+        losses.append(-log_likelihood(lp_blank, lp_label))
     return reduce(torch.stack(losses), target_lengths, reduction)
 
 

@@ -1,35 +1,14 @@
 """FastEmit (arXiv 2010.11148): label arcs weigh 1 + lambda in the gradients, and the loss keeps its value."""
 
-import json
-
 import pytest
 import torch
 
 import samplewise
 from samplewise import TransducerError
-from samplewise.reference import ACTIVATIONS, arcs, log_likelihood, reduce
-from tests.ops.test_peers import FOLDER, INPUTS, MISSING, arrays
-from tests.problems import error, make, ours, planted, run, truth, upstream
-
-METHODS = ("auto", "batched", "samplewise", "tiled", "guided")
-
-
-def regularised(
-    encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, *, blank, reduction, amount
-):  # fmt: skip
-    """The truth in plain PyTorch."""
-    z = ACTIVATIONS["tanh"](encoder_out[:, :, None] + predictor_out[:, None])
-    logits = torch.nn.functional.linear(z, weight, bias)
-    return reduce(by_utterance(logits, targets, encoder_lengths, target_lengths, blank, amount), target_lengths, reduction)
-
-
-def by_utterance(logits, targets, logit_lengths, target_lengths, blank, amount):
-    """Losses (B,) by the recursion, in which the gradient of a label's log-probability alone is 1 + amount times as large."""
-    losses = []
-    for b, (T, U) in enumerate(zip(logit_lengths.tolist(), target_lengths.tolist(), strict=True)):
-        lp_blank, lp_label = arcs(logits[b, :T, : U + 1].double().log_softmax(2), targets[b, :U], blank)
-        losses.append(-log_likelihood(lp_blank, (1 + amount) * lp_label - amount * lp_label.detach()))
-    return torch.stack(losses)
+from samplewise.checks import METHODS
+from samplewise.reference import reference_loss_from_logits
+from tests.ops.test_peers import arrays, group_of, inputs_of, options_of, recorded
+from tests.problems import error, make, ours, planted, truth, upstream
 
 
 @pytest.mark.parametrize("amount", [0.01, 1.5])
@@ -39,7 +18,7 @@ def test_gradients_and_the_loss_that_stays(method, reduction, amount):
     for problem in (make(dtype=torch.float64), planted((40, 9), (6, 0), 24, 8, dtype=torch.float64)):
         options = {"reduction": reduction, "upstream": upstream(problem) if reduction == "none" else None}
         value, gradients = ours(problem, method=method, fastemit_lambda=amount, tolerance=0.0, **options)
-        _, right = run(regularised, problem, amount=amount, **options)
+        _, right = truth(problem, fastemit_lambda=amount, **options)
         exact, without = truth(problem, **options)
         assert error(value, exact) < 1e-12
         for name, gradient in gradients.items():
@@ -52,7 +31,7 @@ def test_gradients_and_the_loss_that_stays(method, reduction, amount):
 def test_no_dtype_runs_out_of_range(method, dtype, bound):
     problem = make((30, 12), (8, 3), 24, 8, scale=20.0, dtype=dtype)
     _, gradients = ours(problem, method=method, fastemit_lambda=50.0, reduction="sum")
-    _, right = run(regularised, problem.to(torch.float64), amount=50.0, reduction="sum")
+    _, right = truth(problem, fastemit_lambda=50.0, reduction="sum")
     assert all(error(gradient, right[name]) < bound for name, gradient in gradients.items())
 
 
@@ -75,25 +54,20 @@ def test_a_wrong_amount_is_named(amount):
         samplewise.TransducerLoss(fastemit_lambda=amount)
 
 
-def peers() -> list:
-    found = []
-    for peer in ("nemo_numba", "warprnnt_numba"):
-        if (FOLDER / f"{peer}.json").exists():
-            for case in json.loads((FOLDER / f"{peer}.json").read_text())["cases"]:
-                options = {**case["args"], **case.get("init_args", {})}
-                if options.get("fastemit_lambda", 0.0) > 0 and options.get("clamp", -1) <= 0 and "none" in case["reductions"]:
-                    found.append(pytest.param(peer, case, options, id=f"{peer}-{case['id']}"))
-    return found or [pytest.param(None, None, None, marks=pytest.mark.skip(reason=MISSING))]
+def regularised(peer: str, case: dict) -> bool:
+    options = options_of(case)
+    return options.get("fastemit_lambda", 0.0) > 0 and options.get("clamp", -1) <= 0 and "none" in case["reductions"]
 
 
-@pytest.mark.parametrize("peer, case, options", peers())
-def test_peers_mean_the_same_gradient(peer, case, options):
+@pytest.mark.parametrize("peer, case", recorded(("nemo_numba", "warprnnt_numba"), regularised))
+def test_peers_mean_the_same_gradient(peer, case):
     """Of theirs the value is 1 + lambda times as large, too."""
-    values, amount = arrays(peer), options["fastemit_lambda"]
-    given = {INPUTS[name]: values[f"{case['id']}/inputs/{name}"] for name in case["arrays"]["inputs"]}
+    values, options = arrays(peer), options_of(case)
+    amount, given = options["fastemit_lambda"], inputs_of(case, values)
     logits = given.pop("logits").double().requires_grad_()
-    losses = by_utterance(logits, **given, blank=options.get("blank", 0), amount=amount)
-    group = {name: values[f"{case['id']}/none/{name}"] for name in case["arrays"]["none"]}
+    settings = {"blank": options.get("blank", 0), "reduction": "none", "fastemit_lambda": amount}
+    losses = reference_loss_from_logits(logits, **given, **settings)
+    group = group_of(case, values, "none")
     losses.backward(group["upstream"].reshape(losses.shape).double())
     gradient = next(array for name, array in group.items() if name.startswith("grad_"))
     assert error(logits.grad, gradient) < 1e-5

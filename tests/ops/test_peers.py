@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -36,22 +37,37 @@ REDUCTIONS = {"nemo_pytorch": {"mean_batch": "mean", "mean": "mean_target"}}  # 
 
 def same_function(peer: str, case: dict) -> bool:
     """Whether the case computes what `rnnt_loss` computes."""
-    options = {**case["args"], **case.get("init_args", {})}
+    options = options_of(case)
     other_lattice = options.get("one_sym_per_frame", False) or options.get("fastemit_lambda", 0.0) != 0.0
     clamp_after_upstream = peer in ("nemo_numba", "warprnnt_numba") and options.get("clamp", -1) > 0
     right = case["agreement"]["flag"] == "ok"
     return case["function"] in FUNCTIONS[peer] and right and not other_lattice and not clamp_after_upstream
 
 
-def cases() -> list:
+def recorded(peers: Iterable[str], wanted: Callable[[str, dict], bool]) -> list:
+    """The wanted cases, as parameters (peer, case); a skipped one if there are none."""
     found = []
-    for peer in FUNCTIONS:
+    for peer in peers:
         path = FOLDER / f"{peer}.json"
         if path.exists():
             for case in json.loads(path.read_text())["cases"]:
-                if same_function(peer, case):
+                if wanted(peer, case):
                     found.append(pytest.param(peer, case, id=f"{peer}-{case['id']}"))
     return found or [pytest.param(None, None, marks=pytest.mark.skip(reason=MISSING))]
+
+
+def options_of(case: dict) -> dict:
+    return {**case["args"], **case.get("init_args", {})}
+
+
+def inputs_of(case: dict, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The arrays that a case was given, under our names."""
+    return {INPUTS[name]: values[f"{case['id']}/inputs/{name}"] for name in case["arrays"]["inputs"]}
+
+
+def group_of(case: dict, values: dict[str, torch.Tensor], reduction: str) -> dict[str, torch.Tensor]:
+    """What came out with a reduction, and the upstream gradient."""
+    return {name: values[f"{case['id']}/{reduction}/{name}"] for name in case["arrays"][reduction]}
 
 
 @functools.cache
@@ -70,10 +86,10 @@ def padded(rows: torch.Tensor, logit_lengths: torch.Tensor, target_lengths: torc
     return out
 
 
-@pytest.mark.parametrize("peer, case", cases())
+@pytest.mark.parametrize("peer, case", recorded(FUNCTIONS, same_function))
 def test_numbers_of_peers(peer, case):
-    values, options = arrays(peer), {**case["args"], **case.get("init_args", {})}
-    given = {INPUTS[name]: values[f"{case['id']}/inputs/{name}"] for name in case["arrays"]["inputs"]}
+    values, options = arrays(peer), options_of(case)
+    given = inputs_of(case, values)
     packed = given["logits"].dim() == 2
     blank = options.get("blank", 0)
     fused = options.get("fused_log_softmax", not options.get("from_log_softmax", False))
@@ -86,7 +102,7 @@ def test_numbers_of_peers(peer, case):
             logits, given["targets"], given["logit_lengths"], given["target_lengths"], blank=blank,
             clamp=options.get("clamp", -1), reduction=ours, fused_log_softmax=fused,
         )  # fmt: skip
-        group = {name: values[f"{case['id']}/{reduction}/{name}"] for name in case["arrays"][reduction]}
+        group = group_of(case, values, reduction)
         right = group["loss"].reshape(loss.shape)
         loss.backward(group["upstream"].reshape(loss.shape).to(loss))
         gradient = next(array for name, array in group.items() if name.startswith("grad_"))
@@ -108,6 +124,6 @@ def test_all_targets_empty_and_of_width_zero():
         pytest.skip(MISSING)
     case = next(c for c in json.loads(path.read_text())["cases"] if "width 0" in (c.get("note") or ""))
     values = arrays("warp_transducer")
-    given = {INPUTS[name]: values[f"{case['id']}/inputs/{name}"] for name in case["arrays"]["inputs"]}
+    given = inputs_of(case, values)
     loss = samplewise.rnnt_loss(**given, blank=case["args"]["blank"], reduction="none")
     assert error(loss, values[f"{case['id']}/truth/losses"]) <= 1e-6 and (loss > 0).all()

@@ -168,9 +168,8 @@ def occupied(directory: Path) -> Iterator[None]:
         raise UserError(
             f"another process trains in {directory}. Wait for its end or stop it, or choose another directory by --output."
         ) from None
-    except (OSError, NotImplementedError):  # a file system without locks
-        yield
-        return
+    except (OSError, NotImplementedError):  # a file system without locks: go on without
+        pass
     try:
         yield
     finally:

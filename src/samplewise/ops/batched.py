@@ -39,11 +39,10 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_no
     losses = weights.new_empty(B)
     table = padded_table(p.lengths.frames, p.lengths.labels, T, width, p.device)
     if gradients is None:
-        kernels.lattice(lp_blank, lp_label, table, weights, losses, None, None, block_nodes)  # f^W_2, f^W_3
+        p.lattice(lp_blank, lp_label, table, weights, losses, None, None, block_nodes)  # f^W_2, f^W_3
         return losses
     gammas = [torch.zeros_like(lp_blank) for _ in range(2)]
-    kernels.lattice(lp_blank, lp_label, table, weights, losses, *gammas, block_nodes)
-    p.scale_labels(gammas[1])
+    p.lattice(lp_blank, lp_label, table, weights, losses, gammas[0], gammas[1], block_nodes)
 
     kernels.emission_gradient(h, p.bias, node, label, p.blank, P_D, *gammas, gradients.bias)  # f^W_4, in place
     clear_unusable(z, table, losses)

@@ -57,11 +57,10 @@ class Band:
         self.exact[slice(None) if nodes is None else nodes] = True
 
     def lattice(self, weights: Tensor, losses: Tensor) -> None:
-        self.problem.kernels.lattice(
+        self.problem.lattice(
             self.emissions.lp_blank, self.emissions.lp_label, self.group.table, weights, losses, self.gamma_blank,
             self.gamma_label, self.block_nodes,
         )  # fmt: skip
-        self.problem.scale_labels(self.gamma_label)
 
     def select(self, losses: Tensor, tolerance: float) -> Tensor:
         return self.problem.kernels.select(self.gamma_blank, self.gamma_label, self.group.table, losses, tolerance)

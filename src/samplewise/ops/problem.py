@@ -73,9 +73,13 @@ class Problem:
     def device(self) -> torch.device:
         return self.weight.device
 
-    def scale_labels(self, gamma_label: Tensor) -> None:
-        """Turn posteriors of label arcs (N,) into what the gradients are made of."""
-        if self.label_factor != 1.0:
+    def lattice(
+        self, lp_blank: Tensor, lp_label: Tensor, table: Tensor, weights: Tensor, losses: Tensor,
+        gamma_blank: Tensor | None, gamma_label: Tensor | None, block_nodes: int,
+    ) -> None:  # fmt: skip
+        """The kernel `lattice`, whose posteriors of label arcs become what the gradients are made of."""
+        self.kernels.lattice(lp_blank, lp_label, table, weights, losses, gamma_blank, gamma_label, block_nodes)
+        if gamma_label is not None and self.label_factor != 1.0:
             gamma_label.mul_(self.label_factor)
 
     def group(self, first: int, stop: int) -> Group:

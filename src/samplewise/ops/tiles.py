@@ -212,8 +212,6 @@ def run_lattice(
 ) -> Occupancy:
     """The group's part of losses (B,), and the emissions turned into occupancies in place where gradients are wanted."""
     here = slice(group.first, group.stop)
-    gammas = (out.lp_blank, out.lp_label) if gradient else (None, None)
-    problem.kernels.lattice(out.lp_blank, out.lp_label, group.table, weights[here], losses[here], *gammas, block_nodes)
-    if gradient:
-        problem.scale_labels(out.lp_label)
+    blank, label = (out.lp_blank, out.lp_label) if gradient else (None, None)
+    problem.lattice(out.lp_blank, out.lp_label, group.table, weights[here], losses[here], blank, label, block_nodes)
     return Occupancy(out.log_denominator, out.lp_blank, out.lp_label)
