@@ -1,77 +1,93 @@
-"""The method "guided": a sampled softmax says where the occupancy is, and only there the exact emissions are computed.
+"""The method "guided": upper bounds of the emissions say where the occupancy can be; only there the exact ones are computed.
 
-1. Guide (`guide.py`): every node's emissions, estimated from few classes.
-2. Lattice; the smallest set of nodes that carries the occupancy.
-3. Exact emissions on those of them that lack them. They replace the estimates; the other nodes keep theirs.
-4. Lattice again. Where the occupancy outside the exact nodes exceeds the tolerance, the band grows: back to 2.
-5. Gradient on the nodes of the last lattice.
+1. Bounds of every node's emissions, from a few classes (`bounds.py`).
+2. Lattice; the smallest set of nodes outside of which little occupancy is.
+3. Exact emissions on those of them that lack them; the others keep their bounds.
+4. Lattice again. Where the occupancy outside the exact nodes, summed, exceeds an eighth of the tolerance: back to 2.
+5. Gradient over the exact nodes that carry the occupancy of the last lattice.
 
-Loss and gradients are exact up to the tolerance if the estimates outside the band do not make a path of weight less likely
-than it is by more than the factor 1 / (tolerance MARGIN); the occupancy outside is measured with them. Where the band turns
-out to be most of the lattice, the rest is made exact too, and the method is "tiled" at the price of the guide. Who wants no
-"if" asks for "tiled".
+Why the answer is right, for any weights: let M be the mass of all paths under these mixed emissions, M_in that of the paths
+that stay within the exact nodes, P the true probability. Inside, mixed emissions are the true ones; outside they are upper
+bounds: so M_in <= P <= M. A path that leaves the exact nodes passes a node outside, so M - M_in is at most M times the occupancy
+outside, summed. So neither the loss (in nats) nor any posterior is off by more than that sum, which is measured. Rounding is
+part of it: bounds have slack for it (`bounds.Slack`). Where the set would be most of the lattice, every node is made exact.
 """
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from samplewise.kernels.layout import FRAMES, STRIDE
-from samplewise.ops.guide import guide
+from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE
+from samplewise.ops import tiled
+from samplewise.ops.bounds import Whole, bound
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass
-from samplewise.plan.planner import Schedule
+from samplewise.plan.planner import BLOCK_NODES, WIDE, Schedule
 
-logger = logging.getLogger("samplewise")
-
+OUTSIDE = 1 / 8  # of the tolerance: what the paths that leave the exact nodes may have
 MOST_ROUNDS = 6  # then every node is made exact
-MARGIN = 1 / 64  # of the tolerance: what a band leaves out where the emissions are estimates
-WIDE_BAND = 0.75  # a band of this share of the nodes gains nothing over all of them
+MARGIN = 1 / 2  # of what may be outside: what a selection leaves out where emissions are bounds
 
 
 @dataclass
 class Band:
-    """A group's emissions and occupancies, which of its nodes have exact ones, and the logits of these as far as they fit."""
+    """A group's emissions, exact at some nodes and bounds elsewhere, and the occupancies under them, each (N,)."""
 
     problem: Problem
     group: Group
-    emissions: Emissions
-    gamma_blank: Tensor  # (N,)
-    gamma_label: Tensor  # (N,)
-    exact: Tensor  # (N,) bool
     tile: Tile
     kept: Kept | None
-    block_nodes: int
+    lp_blank: Tensor
+    lp_label: Tensor
+    gamma_blank: Tensor
+    gamma_label: Tensor
+    exact: list[tuple[Tensor, Emissions]] = field(default_factory=list)  # ascending nodes (K,), and theirs, of every round
 
-    @property
-    def occupancy(self) -> Occupancy:
-        return Occupancy(self.emissions.log_denominator, self.gamma_blank, self.gamma_label)
+    @classmethod
+    def of(cls, problem: Problem, group: Group, tile: Tile, kept: Kept | None) -> Band:
+        floats = torch.empty(4, group.nodes, dtype=problem.real, device=problem.device)
+        return cls(problem, group, tile, kept, *floats)
 
-    def make_exact(self, nodes: Tensor | None) -> None:
-        """Replace the estimates of `nodes` (None: all, where none is exact yet) by exact emissions."""
-        emission_pass(self.problem, self.group, nodes, self.tile, self.emissions, self.kept)
-        self.exact[slice(None) if nodes is None else nodes] = True
+    def make_exact(self, nodes: Tensor) -> None:
+        found = Emissions.empty(nodes.numel(), self.problem)
+        emission_pass(self.problem, self.group, nodes, self.tile, found, self.kept, packed=True)
+        self.lp_blank[nodes], self.lp_label[nodes] = found.lp_blank, found.lp_label
+        self.exact.append((nodes, found))
 
-    def lattice(self, weights: Tensor, losses: Tensor) -> None:
-        self.problem.lattice(
-            self.emissions.lp_blank, self.emissions.lp_label, self.group.table, weights, losses, self.gamma_blank,
-            self.gamma_label, self.block_nodes,
+    def lattice(self, losses: Tensor) -> None:
+        """Losses (G,), and the posteriors of both arcs, under the emissions as they are."""
+        self.problem.kernels.lattice(
+            self.lp_blank, self.lp_label, self.group.table, torch.ones_like(losses), losses,
+            self.gamma_blank, self.gamma_label, BLOCK_NODES,
         )  # fmt: skip
 
-    def select(self, losses: Tensor, tolerance: float) -> Tensor:
-        return self.problem.kernels.select(self.gamma_blank, self.gamma_label, self.group.table, losses, tolerance)
-
-    def share_outside(self) -> float:
-        """The largest share of an utterance's occupancy that lies outside the exact nodes."""
-        occupancy = (self.gamma_blank + self.gamma_label).abs_()
+    def outside(self) -> Tensor:
+        """(G,) the occupancy outside the exact nodes, summed: no less than the share of the paths that leave these."""
+        occupancy = self.gamma_blank + self.gamma_label
+        for nodes, _ in self.exact:
+            occupancy.index_fill_(0, nodes, 0.0)
         sizes = self.group.table[:, FRAMES] * self.group.table[:, STRIDE]
-        total = torch.segment_reduce(occupancy, "sum", lengths=sizes, unsafe=True)
-        outside = torch.segment_reduce(occupancy.masked_fill_(self.exact, 0.0), "sum", lengths=sizes, unsafe=True)
-        return float((outside / total).nan_to_num(0.0).max())
+        return torch.segment_reduce(occupancy, "sum", lengths=sizes, unsafe=True)
+
+    def missing(self, losses: Tensor, outside: float) -> Tensor:
+        """Nodes that are not exact and are among the fewest that leave so much occupancy outside."""
+        longest = int(
+            (self.group.table[:, FRAMES] + self.group.table[:, LABELS]).max()
+        )  # what an utterance's occupancies sum to
+        found = self.problem.kernels.select(self.gamma_blank, self.gamma_label, self.group.table, losses, outside / longest)
+        if not self.exact:
+            return found
+        lacks = torch.ones(self.group.nodes, dtype=torch.bool, device=found.device)
+        for nodes, _ in self.exact:
+            lacks[nodes] = False
+        return found[lacks[found]]
+
+    @property
+    def exact_nodes(self) -> int:
+        return sum(nodes.numel() for nodes, _ in self.exact)
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
@@ -79,56 +95,59 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     losses = weights.new_empty(len(problem.lengths.frames))
     tile = Tile.of(problem, schedule.tile_rows, gradients is not None and gradients.wants_encodings)
     kept = Kept(problem, schedule.kept_rows) if gradients is not None else None
-    share = 0.0  # of the nodes that needed exact emissions, in the group before
+    whole = Whole.of(problem)
     for first, stop in schedule.groups:
         group = problem.group(first, stop)
-        share = run_group(problem, group, weights, losses, gradients, schedule, tolerance, tile, kept, share)
+        if not run_group(problem, group, whole, weights, losses, gradients, tolerance, tile, kept):
+            tiled.run_group(problem, group, weights, losses, gradients, schedule, tolerance, tile, kept)
     return losses
 
 
 def run_group(
-    problem: Problem, group: Group, weights: Tensor, losses: Tensor, gradients: Gradients | None, schedule: Schedule,
-    tolerance: float, tile: Tile, kept: Kept | None, share: float,
-) -> float:  # fmt: skip
-    """One group from the guide to the gradient; returns the share of its nodes that needed exact emissions."""
+    problem: Problem, group: Group, whole: Whole, weights: Tensor, losses: Tensor, gradients: Gradients | None,
+    tolerance: float, tile: Tile, kept: Kept | None,
+) -> bool:  # fmt: skip
+    """One group from the bounds to the gradient; False where it is better, or necessary, to make every node exact."""
     here = slice(group.first, group.stop)
-    gammas = torch.empty(2, group.nodes, dtype=problem.real, device=problem.device)
-    exact = torch.zeros(group.nodes, dtype=torch.bool, device=problem.device)
-    emissions = Emissions.empty(group.nodes, problem)
     if kept is not None:
         kept.clear()
-    band = Band(problem, group, emissions, gammas[0], gammas[1], exact, tile, kept, schedule.block_nodes)
-    if share < WIDE_BAND:
-        guide(problem, group, emissions, kept)
-        rounds, outside = settle(band, weights[here], losses[here], tolerance)
-        share = float(exact.float().mean())
-        message = "guided: utterances %d to %d, active share %.4f, rounds %d, occupancy outside %.1e"
-        logger.debug(message, group.first, group.stop - 1, share, rounds, outside)
-    else:
-        band.make_exact(None)
-        band.lattice(weights[here], losses[here])
+    band = Band.of(problem, group, tile, kept)
+    bound(problem, group, whole, tile, band.lp_blank, band.lp_label)
+    if not settle(band, losses[here], tolerance * OUTSIDE / problem.label_factor):
+        return False
     if gradients is not None:
-        active = band.select(losses[here], tolerance / 2)
-        gradient_pass(problem, group, active[exact[active]], tile, band.occupancy, gradients, kept)
-    return share
+        gradient(band, weights[here], losses[here], gradients, tolerance / 2)
+    return True
 
 
-def settle(band: Band, weights: Tensor, losses: Tensor, tolerance: float) -> tuple[int, float]:
-    """Grow the exact nodes until the occupancy outside them is within the tolerance. Returns rounds, and what is outside."""
-    for rounds in range(1, MOST_ROUNDS + 1):
-        band.lattice(weights, losses)
-        outside = band.share_outside()
-        if rounds > 1 and outside <= tolerance / 2:
-            return rounds - 1, outside
-        if rounds == 1 and not bool(torch.isfinite(losses).all()):
-            break  # what is wrong with an utterance is said by its exact emissions, not by a guide
-        missing = band.select(losses, tolerance * MARGIN)
-        missing = missing[~band.exact[missing]]
-        if int(band.exact.sum()) + missing.numel() > WIDE_BAND * band.group.nodes:
-            del missing
-            break
+def settle(band: Band, losses: Tensor, limit: float) -> bool:
+    """Grow the exact nodes until the occupancy outside them, summed, is within the limit."""
+    for _ in range(MOST_ROUNDS):
+        band.lattice(losses)
+        if not bool(torch.isfinite(losses).all()):
+            return False  # what is wrong with an utterance is said by its exact emissions
+        if band.exact and float(band.outside().max()) <= limit:
+            return True
+        missing = band.missing(losses, limit * MARGIN)
+        if band.exact_nodes + missing.numel() > WIDE * band.group.nodes:
+            return False
         band.make_exact(missing)
-        del missing
-    band.make_exact((~band.exact).nonzero()[:, 0])
-    band.lattice(weights, losses)
-    return rounds, 0.0
+    return False
+
+
+def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, tolerance: float) -> None:
+    """Gradients from the exact nodes that carry all but the tolerance of the occupancy."""
+    problem, group = band.problem, band.group
+    if problem.label_factor != 1.0:
+        band.gamma_label.mul_(problem.label_factor)
+    chosen = problem.kernels.select(band.gamma_blank, band.gamma_label, group.table, losses, tolerance)
+    active, denominator = [], []
+    for nodes, emissions in band.exact:
+        slot = torch.searchsorted(nodes, chosen).clamp_(max=nodes.numel() - 1)
+        slot = slot[nodes[slot] == chosen]
+        active.append(nodes[slot])
+        denominator.append(emissions.log_denominator[slot])
+    node, order = torch.cat(active).sort()
+    weight = weights[torch.searchsorted(group.table[:, START].contiguous(), node, right=True) - 1].to(problem.real)
+    occupancy = Occupancy(torch.cat(denominator)[order], band.gamma_blank[node] * weight, band.gamma_label[node] * weight)
+    gradient_pass(problem, group, node, band.tile, occupancy, gradients, band.kept, packed=True)

@@ -106,6 +106,11 @@ class Group:
     predictor_rows: Tensor
     targets: Tensor
 
+    def joint_rows(self, activation):
+        if activation != "tanh":
+            return self.encoder_rows, self.predictor_rows, activation
+        return (2 * self.encoder_rows.float()).exp(), (2 * self.predictor_rows.float()).exp(), "tanh of exponentials"
+
 
 @dataclass
 class Gradients:

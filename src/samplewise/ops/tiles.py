@@ -16,8 +16,7 @@ from samplewise.kernels.backend import fused_emission_of
 from samplewise.ops.problem import Gradients, Group, Problem, wide_dtype
 
 
-@dataclass(frozen=True)
-class Emissions:
+class Emissions(NamedTuple):
     """Three floats a node of a group: log softmax denominator and the log-probabilities of blank and next label, each (N,)."""
 
     log_denominator: Tensor
@@ -97,16 +96,14 @@ class Kept:
         self.held += node.numel()
         return replace(tile, z=self.z[here], h=self.h[here])
 
-    def split(self, node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of some nodes those that are here, their rows, and those that are not."""
-        if self.held == 0:
-            return node[:0], node[:0], node
-        if self.whole:  # and nothing has to be looked up, or waited for
-            return node, node, node[:0]
+    def find(self, node: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Which of some nodes are here (None: all, and nothing has to be waited for), and the rows of those that are."""
+        if self.whole:
+            return None, node
         stored, order = torch.cat(self.nodes).sort()
         at = torch.searchsorted(stored, node).clamp_(max=self.held - 1)
-        here = stored[at] == node
-        return node[here], order[at[here]], node[~here]
+        held = stored[at] == node
+        return held, order[at[held]]
 
 
 def floats(problem: Problem, height: int, width: int) -> Tensor:
@@ -137,11 +134,12 @@ def add_product(total: Tensor, h: Tensor, z: Tensor) -> None:
 
 
 def gradient_tile(
-    problem: Problem, group: Group, node: Tensor, tile: Tile, occupancy: Occupancy, gradients: Gradients,
+    problem: Problem, group: Group, at: Tensor, tile: Tile, occupancy: Occupancy, gradients: Gradients,
     rows: tuple[Tensor, Tensor],
 ) -> None:  # fmt: skip
-    """h becomes dh; then dW += dh^T z, db += sum dh, dz = dh W, and dz goes on to the rows of the encodings."""
-    problem.kernels.emission_gradient(tile.h, problem.bias, node, tile.label, problem.blank, *occupancy, gradients.bias)
+    """h becomes dh; then dW += dh^T z, db += sum dh, dz = dh W, and dz goes on to the rows of the encodings. `at` (R,) says
+    where the occupancies of the tile's nodes are."""
+    problem.kernels.emission_gradient(tile.h, problem.bias, at, tile.label, problem.blank, *occupancy, gradients.bias)
     if gradients.weight is not None:
         add_product(gradients.weight, tile.h, tile.z)
     if gradients.wants_encodings:
@@ -152,17 +150,20 @@ def gradient_tile(
 
 
 def emission_pass(
-    problem: Problem, group: Group, nodes: Tensor | None, tile: Tile, out: Emissions, kept: Kept | None = None, *, fuse=True
-) -> None:
+    problem: Problem, group: Group, nodes: Tensor | None, tile: Tile, out: Emissions, kept: Kept | None = None, *,
+    fuse: bool = True, packed: bool = False,
+) -> None:  # fmt: skip
     """Emissions of the given nodes, or of every node of the group; z and h stay in `kept` if they fit beside what is there.
 
-    `fuse` allows a kernel that leaves z and h of the others out of the tile, if one is asked for.
+    `out` has a place for every node of the group, or, `packed`, one for each of the given nodes in their order. `fuse` allows a
+    kernel that leaves z and h of the others out of the tile, if one is asked for.
     """
     count = group.nodes if nodes is None else nodes.numel()
     fused = fused_emission_of(problem.kernels, problem.compute) if fuse else None
     for start in range(0, count, tile.rows):
         stop = min(start + tile.rows, count)
-        node = torch.arange(start, stop, device=problem.device) if nodes is None else nodes[start:stop]
+        at = torch.arange(start, stop, device=problem.device) if nodes is None or packed else nodes[start:stop]
+        node = at if nodes is None else nodes[start:stop]
         here, stays = tile.head(stop - start), kept is not None and kept.room >= stop - start
         if kept is not None and stays:
             here = kept.place(node, here)
@@ -171,39 +172,44 @@ def emission_pass(
             problem.kernels.locate(node, group.table, group.targets, here.frame, here.token, here.label)
             fused(
                 group.encoder_rows, group.predictor_rows, here.frame, here.token, problem.activation, problem.weight,
-                problem.bias, node, here.label, problem.blank, *results,
+                problem.bias, at, here.label, problem.blank, *results,
             )  # fmt: skip
         else:
             forward_tile(problem, group, node, here)
-            problem.kernels.emission(here.h, problem.bias, node, here.label, problem.blank, *results)
+            problem.kernels.emission(here.h, problem.bias, at, here.label, problem.blank, *results)
     if kept is not None:
         kept.whole = nodes is None and kept.held == count
 
 
 def gradient_pass(
-    problem: Problem,
-    group: Group,
-    active: Tensor,
-    tile: Tile,
-    occupancy: Occupancy,
-    gradients: Gradients,
-    kept: Kept | None = None,
-) -> None:
-    """Gradients from the active nodes (A,), packed into full tiles across utterances; z and h from `kept` where they are."""
+    problem: Problem, group: Group, active: Tensor, tile: Tile, occupancy: Occupancy, gradients: Gradients,
+    kept: Kept | None = None, *, packed: bool = False,
+) -> None:  # fmt: skip
+    """Gradients from the active nodes (A,), packed into full tiles across utterances; z and h from `kept` where they are.
+
+    `occupancy` is that of every node of the group, or, `packed`, of the active ones in their order.
+    """
     rows = gradients.open(problem, group)
-    stored, place, active = kept.split(active) if kept is not None else (active[:0], active[:0], active)
+    at = torch.arange(active.numel(), device=problem.device) if packed else active
+    stored = place = active[:0]
+    if kept is not None and kept.held:
+        held, place = kept.find(active)
+        if held is None:
+            stored, active, at, stored_at = active, active[:0], at[:0], at
+        else:
+            stored, active, stored_at, at = active[held], active[~held], at[held], at[~held]
     for start in range(0, stored.numel(), tile.rows):
         node = stored[start : start + tile.rows]
         here = tile.head(node.numel())
         problem.kernels.locate(node, group.table, group.targets, here.frame, here.token, here.label)
         for store, buffer in ((kept.z, here.z), (kept.h, here.h)) if kept is not None else ():
             torch.index_select(store, 0, place[start : start + tile.rows], out=buffer)
-        gradient_tile(problem, group, node, here, occupancy, gradients, rows)
+        gradient_tile(problem, group, stored_at[start : start + tile.rows], here, occupancy, gradients, rows)
     for start in range(0, active.numel(), tile.rows):
         node = active[start : start + tile.rows]
         here = tile.head(node.numel())
         forward_tile(problem, group, node, here)
-        gradient_tile(problem, group, node, here, occupancy, gradients, rows)
+        gradient_tile(problem, group, at[start : start + tile.rows], here, occupancy, gradients, rows)
     gradients.close(problem, group)
 
 

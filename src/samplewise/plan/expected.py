@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from samplewise.plan.planner import (
-    PACKED_DEPTH,
-    PROBES,
-    STRETCHES_AT_ONCE,
-    Schedule,
-    Sizes,
-    alpha_bytes,
-    guide_classes,
-    kept_bytes,
-    stretch_height,
-)
+from samplewise.plan.planner import PACKED_DEPTH, Schedule, Sizes, alpha_bytes, bounds_bytes, kept_bytes
 
 SMALL = 3 << 18  # small tensors, and what the allocator rounds up; measured
 ROUNDED_UP = 1.04  # an estimate errs on the safe side
@@ -48,8 +38,8 @@ def phases(sizes: Sizes, schedule: Schedule, share: float) -> int:
         if kept:
             return base + floats + kept + max(lattice, select, gradient + copied)
         return base + floats + tile + max(lattice, select, gradient)
-    floats = most * (8 + 4 * sizes.real_bytes + 1)
-    guide = guide_bytes_expected(sizes)
+    floats = most * (5 * sizes.real_bytes + 1) + active * (16 + 2 * sizes.real_bytes)
+    guide = bounds_bytes(sizes)
     exact = kept + (copied if kept else tile)
     if len(schedule.groups) > 1:  # what the group before has touched is still there
         return base + floats + exact + max(guide, lattice, select, gradient)
@@ -65,13 +55,3 @@ def weight_bytes(sizes: Sizes, method: str) -> int:
     if low_precision or sizes.gathered:
         weight += sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes)
     return weight + min(sizes.dim, PACKED_DEPTH) * a_column + beyond
-
-
-def guide_bytes_expected(sizes: Sizes) -> int:
-    """Joint encodings and logits of a stretch over the drawn classes and a few labels, and the probes of some stretches."""
-    nodes = max(sizes.nodes)
-    height = stretch_height(nodes)
-    classes = min(sizes.classes, guide_classes(sizes.classes) + 16)
-    stretches = min(STRETCHES_AT_ONCE, -(-nodes // height))
-    probes = stretches * (PROBES * 2 + 3) * sizes.classes * sizes.real_bytes
-    return sizes.compute_bytes * (height * (classes + sizes.dim) + classes * sizes.dim) + probes

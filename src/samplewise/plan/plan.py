@@ -12,7 +12,7 @@ from samplewise.errors import TransducerError
 from samplewise.plan.budget import default_budget, device_of, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, Amounts, FunctionCost, function_costs
 from samplewise.plan.expected import expected_bytes
-from samplewise.plan.planner import WORTHWHILE_GUIDE, Schedule, Sizes, guide_classes, guide_pays, guide_share, schedule_of
+from samplewise.plan.planner import Schedule, Sizes, bound_classes, guide_pays, schedule_of
 
 TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
 
@@ -72,7 +72,7 @@ class Plan:
         nodes, padded = sum(s.nodes), len(s.frames) * max(s.frames) * (max(s.labels) + 1)
         method, most = method or self.method, max(schedule.group_nodes)
         alive = {"batched": padded, "samplewise": max(s.nodes)}.get(method, max(schedule.tile_rows, schedule.kept_rows))
-        guide = round(guide_share(s) * s.classes)
+        guide = min(s.classes, bound_classes(s.classes) + 3)
         return function_costs(
             method, Amounts(nodes, padded, s.classes, s.dim, schedule.tile_rows, most, alive, self.share, guide)
         )
@@ -180,14 +180,10 @@ def _each(name: str, value: int | Sequence[int], batch: int, least: int) -> list
 def _reason(method: str, sizes: Sizes, schedule: Schedule) -> str:
     if method != "auto":
         return "as asked for"
-    classes = round(guide_share(sizes) * sizes.classes)
-    drawn = guide_classes(sizes.classes)
     if schedule.method == "guided":
-        return f"a guide of {classes} classes ({drawn} drawn) out of {sizes.classes} finds the nodes that matter"
-    if not sizes.device.at_once and guide_share(sizes) <= WORTHWHILE_GUIDE:
-        return "the matrix products are too small for a guide to save time; every node is exact"
-    if sizes.device.at_once and guide_pays(sizes):
-        return f"a guide of {classes} of {sizes.classes} classes has not been measured on a GPU; every node is exact"
-    if schedule.kept_rows:
-        return f"a guide would need {classes} of {sizes.classes} classes; the logits of a group fit the budget and are kept"
-    return f"a guide would need {classes} of {sizes.classes} classes; logits are made again for the nodes that matter"
+        return "bounds from a few classes find the nodes that matter, and prove that the others do not"
+    if not guide_pays(sizes):
+        return "the matrix products are too small for bounds to save time; every node is exact"
+    if sizes.device.at_once:
+        return "bounds have not been measured on a GPU; every node is exact"
+    return "there is too little memory for bounds beside the exact emissions; every node is exact"

@@ -13,15 +13,14 @@ BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of
 GPU_SUMS = 2 << 20  # of columns of dL/dh, a program of a GPU
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
-LONGEST_STRETCH = 2048  # nodes of a guide that share their classes
-STRETCHES, SHORTEST_STRETCH = 16, 64  # of an utterance, and in nodes
-PROBES, STRETCHES_AT_ONCE = 8, 16  # whole softmaxes of a stretch, and stretches whose probes are computed together
+STRETCH_NODES, PROBES = 512, 4  # nodes that are bounded with the same classes, and how many of them show their whole softmax
+STRETCH_BYTES = 2 << 20  # of the weights of those classes, of the stretches that are bounded together
 SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matrix product packs; measured
 SMALLEST_TILE = 128
 NODES_A_KEPT_ROW = 24  # of a guided group: about so many nodes have one among them that carries occupancy, once trained
 SMALLEST_GUIDED = 1 << 13  # nodes of a guided group, if not all that there are
-LEAST_STRETCH = 100_000_000  # multiply-adds of all classes for a stretch; of less, the steps of a guide take longer; measured
-WORTHWHILE_GUIDE = 0.4  # of all classes; above it a guide costs more than it saves
+WIDE = 0.85  # of the nodes: exact emissions on so many are no less work than on all
+TINY = 20_000_000  # multiply-adds of an output layer; of less, the steps of a guide take longer than what they save; measured
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,11 @@ def row_bytes(sizes: Sizes) -> int:
 
 
 def node_bytes(sizes: Sizes, method: str) -> int:
-    """A node of a group: three floats, and its place in the list of active nodes. A guide keeps both emissions and occupancies,
-    and marks exact nodes. Where all utterances run at once, so do their alphas."""
+    """A node of a group: three floats, and its place in the list of active nodes. "guided" keeps emissions and occupancies, sums
+    and marks, and lists of exact nodes with their emissions. Where all utterances run at once, so do their alphas."""
     alpha = 8 if sizes.device.at_once and (sizes.gradient or method == "guided") else 0
     if method == "guided":
-        return 8 + 4 * sizes.real_bytes + 8 + 8 + 2 + alpha
+        return 5 * sizes.real_bytes + 1 + round(WIDE * (8 + 8 + 8 + 2 * sizes.real_bytes)) + alpha
     return 8 + 2 * sizes.real_bytes + (8 if sizes.gradient else 0) + alpha
 
 
@@ -89,11 +88,13 @@ def fixed_bytes(sizes: Sizes) -> int:
     return weight + lattice + packed + SLACK + by_thread + by_program
 
 
-def guide_bytes(sizes: Sizes, rows: int) -> int:
-    """The guide's own logits, weight rows and probes; its joint encodings lie where those of exact nodes will."""
-    classes = round(guide_share(sizes) * sizes.classes)
-    looked_at = STRETCHES_AT_ONCE * (PROBES * 2 + 3) * sizes.classes * sizes.real_bytes
-    return sizes.compute_bytes * (rows * (classes + sizes.dim) + 2 * classes * sizes.dim) + looked_at
+def bounds_bytes(sizes: Sizes) -> int:
+    """Weights of the classes of stretches that are bounded together, twice, and the whole softmax of their probes, thrice."""
+    stretches = min(stretches_at_once(sizes.dim), 1 + sum(sizes.nodes) // STRETCH_NODES + len(sizes.nodes))
+    rows = stretches * (bound_classes(sizes.classes) + 2) * sizes.dim * sizes.real_bytes
+    probes = min(sizes.device.most_rows, stretches * PROBES)
+    a_thread = (2 * 32 + 2) * sizes.dim * sizes.real_bytes
+    return 3 * rows + 3 * probes * sizes.classes * sizes.real_bytes + sizes.threads * a_thread + 64 * sizes.dim
 
 
 def kept_bytes(sizes: Sizes) -> int:
@@ -106,7 +107,7 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     nodes = sizes.nodes
     row, node, fixed = row_bytes(sizes), node_bytes(sizes, method), fixed_bytes(sizes)
     if method == "guided":
-        fixed += guide_bytes(sizes, min(LONGEST_STRETCH, max(nodes)))
+        fixed += bounds_bytes(sizes)
     wanted = max(SMALLEST_TILE, min(sizes.device.most_rows, sizes.device.cache // row))
     wanted = min(wanted, sum(nodes))
     floor = fixed + node * max(nodes)
@@ -135,12 +136,8 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
 
 
 def choose(sizes: Sizes, budget: int | None, default: int) -> Schedule:
-    """The schedule of method "auto", the cheapest that fits.
-
-    "guided" pays where the guide's classes are few beside all of them; "tiled" everywhere else, which includes what
-    "samplewise" does for utterances whose logits fit the budget, and on a GPU, where the guide's many small steps have not been
-    measured. The reason is said in the plan.
-    """
+    """The schedule of method "auto": "guided", which turns to "tiled" group by group where bounds say that it has to visit most
+    nodes; "tiled" for tiny calls, and on a GPU until "guided" has been measured there. The reason is said in the plan."""
     if guide_pays(sizes) and not sizes.device.at_once:
         try:
             return schedule_tiled(sizes, budget, default, "guided")
@@ -150,20 +147,8 @@ def choose(sizes: Sizes, budget: int | None, default: int) -> Schedule:
 
 
 def guide_pays(sizes: Sizes) -> bool:
-    """Whether the guide's classes are few beside all, and the matrix products that it saves more than what it does itself."""
-    height = stretch_height(sum(sizes.nodes) // len(sizes.nodes))
-    return guide_share(sizes) <= WORTHWHILE_GUIDE and height * sizes.dim * sizes.classes >= LEAST_STRETCH
-
-
-def stretch_height(nodes: int) -> int:
-    """Nodes of a guide's stretch, in an utterance of so many."""
-    return min(nodes, LONGEST_STRETCH, max(SHORTEST_STRETCH, -(-nodes // STRETCHES)))
-
-
-def guide_share(sizes: Sizes) -> float:
-    """Classes of the guide over all classes: K drawn ones, the labels of the largest utterance, and blank."""
-    largest = max(range(len(sizes.nodes)), key=sizes.nodes.__getitem__)
-    return min(1.0, (guide_classes(sizes.classes) + sizes.labels[largest] + 1) / sizes.classes)
+    """Whether the call is not tiny."""
+    return sum(sizes.nodes) * sizes.dim * sizes.classes >= TINY
 
 
 def schedule_samplewise(sizes: Sizes, budget: int | None, default: int) -> Schedule:
@@ -190,9 +175,18 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
     return Schedule("batched", [(0, batch)], [nodes], nodes, 0, BLOCK_NODES, least)
 
 
-def guide_classes(classes: int) -> int:
-    """How many classes a guide draws beside those always present."""
-    return max(32, min(64, classes // 32))
+def bound_classes(classes: int) -> int:
+    """How many classes a stretch is bounded with beside blank and a node's own label; with blank and the rest a multiple of 4."""
+    return 6 if classes > 64 else 2
+
+
+def stretch_frames(width: int) -> int:
+    """Frames of a stretch, whose rows have so many nodes."""
+    return max(1, STRETCH_NODES // width)
+
+
+def stretches_at_once(dim: int) -> int:
+    return max(16, STRETCH_BYTES // (8 * (2 + bound_classes(1 << 30)) * dim))
 
 
 def schedule_of(method: str, sizes: Sizes, budget: int | None, default: int, padded_frames: int, padded_width: int) -> Schedule:

@@ -10,6 +10,7 @@ from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 
 ACTIVATIONS = {
     "identity": s.IDENTITY, "tanh": s.TANH, "relu": s.RELU, "sigmoid": s.SIGMOID, "gelu": s.GELU, "silu": s.SILU,
+    "tanh of exponentials": s.TANH_OF_EXPONENTIALS, "sigmoid of exponentials": s.SIGMOID_OF_EXPONENTIALS,
 }  # fmt: skip
 NUMERIC = {"contract", "nsz"}
 

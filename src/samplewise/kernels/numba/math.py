@@ -114,6 +114,24 @@ def expm164(x):
 
 
 @njit(fastmath={"contract"}, error_model="numpy")
+def log32(x):
+    """log x for positive normal x, to 1e-7 of max(1, |log x|); NaN and infinity become NaN. x = 2^k m with m near 1, and
+    log m = 2 artanh((m - 1) / (m + 1))."""
+    bits = bits_of_float32(x)
+    k = (bits - np.int32(0x3F3504F3)) >> np.int32(23)  # m from sqrt(1/2) on
+    m = float32_of_bits(bits - (k << np.int32(23)))
+    f = (m - np.float32(1.0)) / (m + np.float32(1.0))
+    q = f * f
+    p = np.float32(2.0 / 9.0)
+    p = p * q + np.float32(2.0 / 7.0)
+    p = p * q + np.float32(2.0 / 5.0)
+    p = p * q + np.float32(2.0 / 3.0)
+    whole = np.float32(k)
+    small = p * q * f + (whole * LN2_LOW32 + (x - x))
+    return whole * LN2_HIGH32 + (np.float32(2.0) * f + small)
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
 def tanh32(x):
     """tanh x = e / (e + 2) with e = e^2x - 1. From |x| = 9.1 on, float32 rounds to 1."""
     x = np.float32(9.1) if x > np.float32(9.1) else x

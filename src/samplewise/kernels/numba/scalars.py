@@ -15,7 +15,7 @@ from numba.extending import overload, register_jitable
 
 from samplewise.kernels.numba import math as fast
 
-IDENTITY, TANH, RELU, SIGMOID, GELU, SILU = range(6)
+IDENTITY, TANH, RELU, SIGMOID, GELU, SILU, TANH_OF_EXPONENTIALS, SIGMOID_OF_EXPONENTIALS = range(8)
 LARGEST_HALF = np.float32(65520.0)  # rounds to infinity in float16
 HALF_SCALE = np.float32(2.0**112)  # between the exponent biases of float16 and float32
 
@@ -86,6 +86,15 @@ def exp(x):
 @overload(exp)
 def _exp(x):
     return (lambda x: fast.exp64(x)) if x == types.float64 else (lambda x: fast.exp32(x))
+
+
+def log(x):
+    raise NotImplementedError("compiled code only")
+
+
+@overload(log)
+def _log(x):
+    return (lambda x: libm.log(x)) if x == types.float64 else (lambda x: fast.log32(x))
 
 
 def tanh(x):

@@ -1,0 +1,167 @@
+"""Upper bounds of emissions: which classes a stretch of nodes is bounded with, and what rounding may take off.
+
+A stretch is some neighbouring frames of an utterance. At a few of its nodes, the probes, the whole softmax is computed; the
+classes that matter there are taken. They decide how close the bounds are, never whether they hold.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from samplewise.kernels.layout import FRAME_BASE, FRAMES, LABELS, START, STRIDE, TOKEN_BASE
+from samplewise.ops.problem import Group, Problem, wide_dtype
+from samplewise.ops.tiles import Tile, joint_tile
+from samplewise.plan.planner import PROBES, bound_classes, stretch_frames, stretches_at_once
+
+ROWS_AT_ONCE = 256  # of the output layer that are summed in the real dtype; their sums add up in float64
+
+
+class Whole(NamedTuple):
+    """Of the whole output layer what bounds are made of. Classes whose bias is -inf are none: they count nowhere."""
+
+    weight_sum: Tensor  # (D,) float64 where the device has it
+    bias_sum: Tensor  # ()
+    size: Tensor  # () how many classes there are
+    norms: Tensor  # (V,) of the rows
+
+    @classmethod
+    def of(cls, problem: Problem) -> Whole:
+        weight, counts = problem.weight, ~torch.isneginf(problem.bias)
+        wide, ones = wide_dtype(problem.device), counts.to(problem.real)
+        parts = [
+            some @ rows.to(problem.real)
+            for some, rows in zip(ones.split(ROWS_AT_ONCE), weight.split(ROWS_AT_ONCE), strict=True)
+        ]
+        bias_sum = torch.where(counts, problem.bias, 0.0).sum(dtype=wide)
+        norms = torch.linalg.vector_norm(weight, dim=1, dtype=problem.real)
+        return cls(torch.stack(parts).sum(0, dtype=wide), bias_sum, ones.sum(), norms)
+
+
+def bound(problem: Problem, group: Group, whole: Whole, tile: Tile, ub_blank: Tensor, ub_label: Tensor) -> Tensor:
+    """Write upper bounds of both emissions (N,) of every node of the group. Returns the mean entropy of the probes' softmax, as
+    a share of the largest that there is, which tells a model that knows nothing yet."""
+    stretches = torch.tensor(cut(group.table.tolist()), dtype=torch.int64, device=problem.device)  # (Q, 3)
+    rows = group.joint_rows(problem.activation)
+    slack = Slack.of(problem, group, whole)
+    entropies = []
+    for some in stretches.split(stretches_at_once(problem.weight.shape[1])):
+        classes, entropy = choose(problem, group, some, tile)
+        entropies.append(entropy)
+        problem.kernels.bounds(
+            *rows, group.table, group.targets, problem.weight, problem.bias, some, classes,
+            *gather(problem, whole, some, classes, slack), ub_blank, ub_label,
+        )  # fmt: skip
+    return torch.cat(entropies).mean() / whole.size.clamp(min=2).log()
+
+
+def choose(problem: Problem, group: Group, stretches: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
+    """The classes (Q, S+1) of some stretches, blank first, and the entropy of the softmax at each probe."""
+    few = min(bound_classes(problem.weight.shape[0]), problem.weight.shape[0] - 1)
+    found, entropies = [], []
+    node = probes(group.table, stretches)  # (Q, P)
+    for some in node.split(max(1, tile.rows // node.shape[1])):
+        here = tile.head(some.numel())
+        ascending, order = some.flatten().sort()
+        joint_tile(problem, group, ascending, here)
+        torch.mm(here.z, problem.weight.t(), out=here.h)
+        scores = (here.h.to(problem.real) + problem.bias).log_softmax(1)  # (q P, V)
+        share = scores.exp()
+        entropies.append(-(share * scores).nan_to_num(0.0).sum(1))
+        mass = torch.empty_like(share).index_copy_(0, order, share).view(*some.shape, -1).amax(1)  # (q, V)
+        mass[:, problem.blank] = -1.0
+        found.append(mass.topk(few, dim=1).indices)
+    return torch.cat((torch.full_like(stretches[:, :1], problem.blank), torch.cat(found)), 1), torch.cat(entropies)
+
+
+def gather(problem: Problem, whole: Whole, stretches: Tensor, classes: Tensor, slack: Slack) -> tuple[Tensor, ...]:
+    """`rows`, `row_bias`, `rest` and `slack` of the kernel, for the classes (Q, S+1) of some stretches."""
+    weight, bias = problem.weight[classes].to(problem.real), problem.bias[classes]  # (Q, S+1, D), (Q, S+1)
+    counts = ~torch.isneginf(bias)
+    rest = whole.size - counts.sum(1).to(problem.real)  # (Q,)
+    others = (whole.weight_sum - torch.where(counts[..., None], weight, 0.0).sum(1)).to(problem.real)  # (Q, D)
+    other_bias = (whole.bias_sum - torch.where(counts, bias, 0.0).sum(1)).to(problem.real)
+    rows = torch.cat((weight, others[:, None]), 1), torch.cat((bias, other_bias[:, None]), 1)
+    return *rows, rest, slack.of_stretches(stretches, classes, others, rest)
+
+
+class Slack(NamedTuple):
+    """How far rounding may let an exact log-probability rise above a bound that has none of this added.
+
+    A score is an inner product of D terms. Summed in any order in a format of unit roundoff u it is off by at most D u |w| |z|;
+    that holds of the exact pass and of the bounds, so twice that. Besides: joint encodings of both differ by a few roundings of
+    a number below 1 for tanh and sigmoid, of a sum elsewhere; where matrix products are in less than the real dtype, both
+    factors and the score are rounded to that. A bias is added with one more rounding. A log-probability has two such scores.
+    """
+
+    of_class: Tensor  # (V,)
+    of_labels: Tensor  # (G,) the largest of an utterance's own labels
+    per_norm: Tensor  # of a score, for a row of norm 1
+    eps: float
+    dim: int
+
+    @classmethod
+    def of(cls, problem: Problem, group: Group, whole: Whole) -> Slack:
+        eps, dim = torch.finfo(problem.real).eps, problem.weight.shape[1]
+        bounded = problem.activation in ("tanh", "sigmoid")
+        reach = problem.bias.new_full((), math.sqrt(dim))
+        if not bounded:
+            reach = longest(group.encoder_rows, group.table, FRAME_BASE, FRAMES, 0, problem.real)
+            reach = reach + longest(group.predictor_rows, group.table, TOKEN_BASE, LABELS, 1, problem.real)
+        relative = (dim + 16) * eps + 1.5 * product_eps(problem)  # eps = 2 u, twice D u
+        per_norm = relative * reach + (8 * eps * math.sqrt(dim) if bounded else 4 * eps * reach)
+        of_class = per_norm * whole.norms + 2 * eps * problem.bias.abs().nan_to_num(posinf=0.0)
+        of_labels = of_class.new_zeros(len(group.table))
+        if group.targets.numel():
+            targets = group.targets.view(len(group.table), -1)
+            used = torch.arange(targets.shape[1], device=targets.device) < group.table[:, LABELS, None]
+            of_labels = of_class[torch.where(used, targets, problem.blank)].amax(1)
+        return cls(of_class, of_labels, per_norm, eps, dim)
+
+    def of_stretches(self, stretches: Tensor, classes: Tensor, others: Tensor, rest: Tensor) -> Tensor:
+        """(Q,), for the classes (Q, S+1), the summed rows (Q, D) of the others, and how many these are."""
+        one = torch.maximum(self.of_class[classes].amax(1), self.of_labels[stretches[:, 0]])
+        mean = self.per_norm * torch.linalg.vector_norm(others, dim=1) / rest.clamp(min=1) + self.of_class.mean()
+        mean = mean * (1 + ROWS_AT_ONCE / self.dim)  # the sum over rows is rounded, too
+        return 2 * torch.maximum(one, mean) + 32 * self.eps  # and the exponentials' and the logarithm's own
+
+
+def product_eps(problem: Problem) -> float:
+    """The machine epsilon of what matrix products of the exact pass round to, 0.0 if that is the real dtype."""
+    if problem.compute != problem.real:
+        return torch.finfo(problem.compute).eps
+    if problem.real == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        return torch.finfo(torch.bfloat16).eps
+    return 0.0
+
+
+def longest(rows: Tensor, table: Tensor, base: int, size: int, more: int, real: torch.dtype) -> Tensor:
+    """The largest norm of an utterance's own rows; what the padding holds is nobody's."""
+    found = [
+        torch.linalg.vector_norm(rows[row[base] : row[base] + row[size] + more], dim=1, dtype=real).amax()
+        for row in table.tolist()
+    ]
+    return torch.stack(found).amax()
+
+
+def cut(table: list[list[int]]) -> list[tuple[int, int, int]]:
+    """(row of the table, first frame, stop) of every stretch."""
+    found = []
+    for g, row in enumerate(table):
+        step = stretch_frames(row[LABELS] + 1)
+        found += [(g, t, min(t + step, row[FRAMES])) for t in range(0, row[FRAMES], step)]
+    return found
+
+
+def probes(table: Tensor, stretches: Tensor) -> Tensor:
+    """(Q, P) nodes spread over frames and labels of each stretch, another set of labels in the next one."""
+    at, stretch = torch.arange(PROBES, device=stretches.device), torch.arange(len(stretches), device=stretches.device)
+    row = table[stretches[:, 0]]  # (Q, 7)
+    frames = (stretches[:, 2] - stretches[:, 1])[:, None]
+    t = stretches[:, 1, None] + (2 * (at * 3 % PROBES) + 1) * frames // (2 * PROBES)
+    width = row[:, LABELS, None] + 1
+    u = ((2 * at + 1) * width // (2 * PROBES) + stretch[:, None] * 5) % width
+    return row[:, START, None] + t * row[:, STRIDE, None] + u
