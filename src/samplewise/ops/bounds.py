@@ -62,6 +62,7 @@ def choose(problem: Problem, group: Group, stretches: Tensor, tile: Tile) -> tup
     """The classes (Q, S+1) of some stretches, blank first, and the entropy of the softmax at each probe."""
     few = min(bound_classes(problem.weight.shape[0]), problem.weight.shape[0] - 1)
     found, entropies = [], []
+    tile = tile if tile.rows >= PROBES else Tile.of(problem, PROBES, gradient=False)
     node = probes(group.table, stretches)  # (Q, P)
     for some in node.split(max(1, tile.rows // node.shape[1])):
         here = tile.head(some.numel())

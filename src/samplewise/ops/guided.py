@@ -8,9 +8,10 @@
 
 Why the answer is right, for any weights: let M be the mass of all paths under these mixed emissions, M_in that of the paths
 that stay within the exact nodes, P the true probability. Inside, mixed emissions are the true ones; outside they are upper
-bounds: so M_in <= P <= M. A path that leaves the exact nodes passes a node outside, so M - M_in is at most M times the occupancy
-outside, summed. So neither the loss (in nats) nor any posterior is off by more than that sum, which is measured. Rounding is
-part of it: bounds have slack for it (`bounds.Slack`). Where the set would be most of the lattice, every node is made exact.
+bounds: so M_in <= P <= M. A path that leaves the exact nodes passes a node outside, so M - M_in is at most M times the
+occupancy outside, summed. So neither the loss (in nats) nor any posterior is off by more than that sum, which is measured.
+Rounding is part of it: bounds have slack for it (`bounds.Slack`). Where the set would be most of the lattice, every node is
+made exact.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass
 from samplewise.plan.planner import BLOCK_NODES, WIDE, Schedule
 
 OUTSIDE = 1 / 8  # of the tolerance: what the paths that leave the exact nodes may have
+LEFT_OUT = 3 / 4  # of the tolerance: what the gradients leave out
 MOST_ROUNDS = 6  # then every node is made exact
 MARGIN = 1 / 2  # of what may be outside: what a selection leaves out where emissions are bounds
 
@@ -99,7 +101,7 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     for first, stop in schedule.groups:
         group = problem.group(first, stop)
         if not run_group(problem, group, whole, weights, losses, gradients, tolerance, tile, kept):
-            tiled.run_group(problem, group, weights, losses, gradients, schedule, tolerance, tile, kept)
+            tiled.run_group(problem, group, weights, losses, gradients, schedule, tolerance * LEFT_OUT, tile, kept)
     return losses
 
 
@@ -116,7 +118,7 @@ def run_group(
     if not settle(band, losses[here], tolerance * OUTSIDE / problem.label_factor):
         return False
     if gradients is not None:
-        gradient(band, weights[here], losses[here], gradients, tolerance / 2)
+        gradient(band, weights[here], losses[here], gradients, tolerance * LEFT_OUT)
     return True
 
 

@@ -62,8 +62,8 @@ def row_bytes(sizes: Sizes) -> int:
 
 
 def node_bytes(sizes: Sizes, method: str) -> int:
-    """A node of a group: three floats, and its place in the list of active nodes. "guided" keeps emissions and occupancies, sums
-    and marks, and lists of exact nodes with their emissions. Where all utterances run at once, so do their alphas."""
+    """A node of a group: three floats, and its place in the list of active nodes. "guided" keeps emissions and occupancies,
+    sums and marks, and lists of exact nodes with their emissions. Where all utterances run at once, so do their alphas."""
     alpha = 8 if sizes.device.at_once and (sizes.gradient or method == "guided") else 0
     if method == "guided":
         return 5 * sizes.real_bytes + 1 + round(WIDE * (8 + 8 + 8 + 2 * sizes.real_bytes)) + alpha
@@ -176,7 +176,7 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
 
 
 def bound_classes(classes: int) -> int:
-    """How many classes a stretch is bounded with beside blank and a node's own label; with blank and the rest a multiple of 4."""
+    """How many classes a stretch is bounded with beside blank and a node's own label; with blank and the rest 4, 8 ..."""
     return 6 if classes > 64 else 2
 
 
