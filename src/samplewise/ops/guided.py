@@ -45,7 +45,6 @@ class Band:
     exact: Tensor  # (N,) bool
     tile: Tile
     kept: Kept | None
-    block_nodes: int
 
     @property
     def occupancy(self) -> Occupancy:
@@ -59,7 +58,7 @@ class Band:
     def lattice(self, weights: Tensor, losses: Tensor) -> None:
         self.problem.lattice(
             self.emissions.lp_blank, self.emissions.lp_label, self.group.table, weights, losses, self.gamma_blank,
-            self.gamma_label, self.block_nodes,
+            self.gamma_label,
         )  # fmt: skip
 
     def select(self, losses: Tensor, tolerance: float) -> Tensor:
@@ -97,7 +96,7 @@ def run_group(
     emissions = Emissions.empty(group.nodes, problem)
     if kept is not None:
         kept.clear()
-    band = Band(problem, group, emissions, gammas[0], gammas[1], exact, tile, kept, schedule.block_nodes)
+    band = Band(problem, group, emissions, gammas[0], gammas[1], exact, tile, kept)
     if share < WIDE_BAND:
         guide(problem, group, emissions, kept)
         rounds, outside = settle(band, weights[here], losses[here], tolerance)
