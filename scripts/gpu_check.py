@@ -200,7 +200,7 @@ def check_lattice(report: Report, frames: tuple[int, ...], labels: tuple[int, ..
     emissions = randn(2, nodes).abs().neg()
     weights = torch.linspace(0.5, 2.0, len(frames), dtype=torch.float64, device=DEVICE)
     losses, gammas = torch.empty_like(weights), torch.full_like(emissions, torch.nan)
-    kernels.lattice(*emissions, table, weights, losses, *gammas, 1 << 17)
+    kernels.lattice(*emissions, table, weights, losses, *gammas)
     wide, right = emissions.double().cpu().requires_grad_(), []
     for start, stride, u, t, *_ in table.tolist():
         blank, label = (x[start : start + t * stride].view(t, stride) for x in wide)
@@ -303,7 +303,7 @@ class Passes:
         k.joint(self.rows, self.columns, self.frame, self.token, "tanh", self.z)
         torch.mm(self.z, self.weight.t(), out=self.h)
         k.emission(self.h, self.bias, self.node, self.label, 0, self.denominator, *self.emissions)
-        k.lattice(*self.emissions, self.table, self.weights, self.losses, *self.emissions, 1 << 17)
+        k.lattice(*self.emissions, self.table, self.weights, self.losses, *self.emissions)
         k.emission_gradient(self.h, self.bias, self.node, self.label, 0, self.denominator, *self.emissions, d_bias)
         torch.mm(self.h, self.weight, out=self.dz)
         k.joint_gradient(self.dz, self.z, self.rows, self.columns, self.frame, self.token, "tanh", d_rows, d_columns)

@@ -75,8 +75,8 @@ def every_kernel(kernels, dtype: torch.dtype, activations: tuple[str, ...], clas
     known, excess = torch.zeros(nodes, dtype=torch.bool), torch.zeros(nodes, dtype=real)
     kernels.add_label(z, rows, bias, node, label, known, excess, log_denominator, lp_blank, lp_label)
     losses = torch.ones(2, dtype=torch.float64)
-    kernels.lattice(lp_blank, lp_label, table, losses, losses, None, None, 1)
-    kernels.lattice(lp_blank, lp_label, table, losses, losses, lp_blank, lp_label, 1)
+    kernels.lattice(lp_blank, lp_label, table, losses, losses, None, None)
+    kernels.lattice(lp_blank, lp_label, table, losses, losses, lp_blank, lp_label)
     for tolerance in (0.1, 0.0):
         kernels.select(lp_blank, lp_label, table, losses, tolerance)
 

@@ -1,4 +1,4 @@
-"""`lattice` of every backend: losses and posteriors of packed and padded utterances, in place, in blocks, one or many."""
+"""`lattice` of every backend: losses and posteriors of packed and padded utterances, in place, one or many."""
 
 import math
 
@@ -11,7 +11,6 @@ from samplewise.reference import enumerated_loss, log_likelihood
 
 NAN, INF = float("nan"), float("inf")
 CPU = torch.device("cpu")
-WHOLE = 1 << 17
 SIZES = [
     ((5,), (2,)),
     ((1,), (0,)),
@@ -31,7 +30,7 @@ def emissions(frames, labels, dtype=torch.float64, scale=2.0):
     return blank, label, table
 
 
-def run(kernels, blank, label, table, weights=None, block_nodes=WHOLE, in_place=False):
+def run(kernels, blank, label, table, weights=None, in_place=False):
     """Losses and posteriors, from outputs that hold NaN before; or, in place, from the emissions that they overwrite."""
     count = len(table)
     weights = torch.ones(count, dtype=torch.float64) if weights is None else weights
@@ -41,12 +40,8 @@ def run(kernels, blank, label, table, weights=None, block_nodes=WHOLE, in_place=
         gammas = (blank, label)
     else:
         gammas = (torch.full_like(blank, NAN), torch.full_like(blank, NAN))
-    kernels.lattice(blank, label, table, weights, losses, *gammas, block_nodes)
+    kernels.lattice(blank, label, table, weights, losses, *gammas)
     return losses, *gammas
-
-
-def has_blocks(kernels):
-    return kernels.__name__.endswith("numba")
 
 
 def right(blank, label, table, weights=None):
@@ -81,21 +76,8 @@ def test_losses_and_posteriors(kernels, frames, labels, dtype):
 def test_in_place(kernels, frames, labels, dtype):
     """The posteriors may take the place of the emissions."""
     problem = emissions(frames, labels, dtype)
-    for block_nodes in (WHOLE, 1, 40) if has_blocks(kernels) else (WHOLE,):
-        apart = run(kernels, *problem, block_nodes=block_nodes)
-        together = run(kernels, *problem, block_nodes=block_nodes, in_place=True)
-        assert all(torch.equal(a, b) for a, b in zip(apart, together, strict=True))
-
-
-@pytest.mark.parametrize("frames, labels", [*SIZES, ((200, 199, 196, 197), (3, 3, 3, 3))])
-@pytest.mark.parametrize("block_nodes", [1, 7, 40, 300])
-def test_blocks(kernels, frames, labels, block_nodes):
-    """Alpha in blocks of rows, made again on the way back, is the same alpha."""
-    if not has_blocks(kernels):
-        pytest.skip("these kernels keep all of alpha")
-    problem = emissions(frames, labels)
-    whole, blocks = run(kernels, *problem), run(kernels, *problem, block_nodes=block_nodes)
-    assert all(torch.equal(a, b) for a, b in zip(whole, blocks, strict=True))
+    apart, together = run(kernels, *problem), run(kernels, *problem, in_place=True)
+    assert all(torch.equal(a, b) for a, b in zip(apart, together, strict=True))
 
 
 @pytest.mark.parametrize("labels", [127, 128, 260])
@@ -104,7 +86,7 @@ def test_many_labels(kernels, labels):
     blank, label, table = emissions((3, 2), (labels, labels - 1), scale=0.5)
     got, expected = run(kernels, blank, label, table), right(blank, label, table)
     losses = torch.full((2,), NAN, dtype=torch.float64)
-    kernels.lattice(blank, label, table, torch.ones(2, dtype=torch.float64), losses, None, None, WHOLE)
+    kernels.lattice(blank, label, table, torch.ones(2, dtype=torch.float64), losses, None, None)
     assert torch.equal(losses, got[0])
     for ours, truth in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-11, atol=1e-12)
@@ -116,7 +98,7 @@ def test_float32_alone():
     blank, label, table = emissions((800,), (60,), torch.float32)
     weights, losses = torch.ones(1), torch.full((1,), NAN)
     gammas = torch.full_like(blank, NAN), torch.full_like(blank, NAN)
-    eager.lattice(blank, label, table, weights, losses, *gammas, WHOLE)
+    eager.lattice(blank, label, table, weights, losses, *gammas)
     expected = right(blank, label, table)
     torch.testing.assert_close(losses.double(), expected[0], rtol=1e-6, atol=0)
     for gamma, truth in zip(gammas, expected[1:], strict=True):
@@ -126,10 +108,9 @@ def test_float32_alone():
 def test_losses_alone(kernels):
     blank, label, table = emissions(*SIZES[-1])
     weights = torch.ones(len(table), dtype=torch.float64)
-    for block_nodes in (WHOLE, 1):
-        losses = torch.full((len(table),), NAN, dtype=torch.float64)
-        kernels.lattice(blank, label, table, weights, losses, None, None, block_nodes)
-        torch.testing.assert_close(losses, right(blank, label, table)[0], rtol=1e-13, atol=1e-13)
+    losses = torch.full((len(table),), NAN, dtype=torch.float64)
+    kernels.lattice(blank, label, table, weights, losses, None, None)
+    torch.testing.assert_close(losses, right(blank, label, table)[0], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("labels", [0, 1, 3])
@@ -170,24 +151,22 @@ def test_padded_table(kernels):
             padded[b, :t, : u + 1] = x[start : start + t * stride].view(t, stride)
     flat = [x.view(-1) for x in wide]
     expected = run(kernels, blank, label, packed)
-    for block_nodes in (WHOLE, 3):
-        got = run(kernels, *flat, table, block_nodes=block_nodes)
-        assert torch.equal(got[0], expected[0])
-        for gamma, truth in zip(got[1:], expected[1:], strict=True):
-            assert torch.equal(gamma.view_as(inside)[inside], truth)
-            assert gamma.view_as(inside)[~inside].isnan().all(), "the padding was written"
+    got = run(kernels, *flat, table)
+    assert torch.equal(got[0], expected[0])
+    for gamma, truth in zip(got[1:], expected[1:], strict=True):
+        assert torch.equal(gamma.view_as(inside)[inside], truth)
+        assert gamma.view_as(inside)[~inside].isnan().all(), "the padding was written"
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
-@pytest.mark.parametrize("block_nodes", [WHOLE, 5])
-def test_an_utterance_that_is_not_finite(kernels, value, block_nodes):
+def test_an_utterance_that_is_not_finite(kernels, value):
     """It has no occupancy, and the others have theirs to the bit."""
     problem = emissions((6, 5, 7), (3, 2, 4))
-    clean = run(kernels, *problem, block_nodes=block_nodes)
+    clean = run(kernels, *problem)
     blank, label, table = problem
     guilty = slice(int(table[1, 0]), int(table[2, 0]))
     blank[guilty][7] = value
-    losses, by_blank, by_label = run(kernels, blank, label, table, block_nodes=block_nodes)
+    losses, by_blank, by_label = run(kernels, blank, label, table)
     assert not math.isfinite(losses[1])
     assert (by_blank[guilty] == 0).all() and (by_label[guilty] == 0).all()
     for got, right_ in zip((losses, by_blank, by_label), clean, strict=True):

@@ -15,7 +15,7 @@ from samplewise.ops.samplewise import clear_unusable
 from samplewise.ops.tiles import add_product
 
 
-def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_nodes: int) -> Tensor:
+def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tensor:
     """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
     p, kernels = problem, problem.kernels
     B, T, _ = p.encoder_out.shape
@@ -39,10 +39,10 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, block_no
     losses = weights.new_empty(B)
     table = padded_table(p.lengths.frames, p.lengths.labels, T, width, p.device)
     if gradients is None:
-        p.lattice(lp_blank, lp_label, table, weights, losses, None, None, block_nodes)  # f^W_2, f^W_3
+        p.lattice(lp_blank, lp_label, table, weights, losses, None, None)  # f^W_2, f^W_3
         return losses
     gammas = [torch.zeros_like(lp_blank) for _ in range(2)]
-    p.lattice(lp_blank, lp_label, table, weights, losses, gammas[0], gammas[1], block_nodes)
+    p.lattice(lp_blank, lp_label, table, weights, losses, gammas[0], gammas[1])
 
     kernels.emission_gradient(h, p.bias, node, label, p.blank, P_D, *gammas, gradients.bias)  # f^W_4, in place
     clear_unusable(z, table, losses)

@@ -26,7 +26,7 @@ from samplewise.ops import tiled
 from samplewise.ops.bounds import Whole, bound
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass
-from samplewise.plan.planner import BLOCK_NODES, WIDE, Schedule
+from samplewise.plan.planner import WIDE, Schedule
 
 OUTSIDE = 1 / 8  # of the tolerance: what the paths that leave the exact nodes may have
 LEFT_OUT = 3 / 4  # of the tolerance: what the gradients leave out
@@ -63,7 +63,7 @@ class Band:
         """Losses (G,), and the posteriors of both arcs, under the emissions as they are."""
         self.problem.kernels.lattice(
             self.lp_blank, self.lp_label, self.group.table, torch.ones_like(losses), losses,
-            self.gamma_blank, self.gamma_label, BLOCK_NODES,
+            self.gamma_blank, self.gamma_label,
         )  # fmt: skip
 
     def outside(self) -> Tensor:

@@ -13,7 +13,6 @@ from samplewise.kernels.backend import backend_for
 from samplewise.kernels.layout import padded_table
 from samplewise.ops.guards import finish_nonfinite, once
 from samplewise.ops.problem import real_dtype, wide_dtype
-from samplewise.plan.planner import BLOCK_NODES
 
 ROWS = 4096  # rows of logits that a kernel is given at a time
 
@@ -63,7 +62,7 @@ def rnnt(
     losses = torch.empty(B, dtype=wide, device=device)
     table = padded_table(*lengths, T, width, device)
     gammas = flat[1:] if gradient else (None, None)
-    kernels.lattice(flat[1], flat[2], table, torch.ones_like(losses), losses, *gammas, BLOCK_NODES)
+    kernels.lattice(flat[1], flat[2], table, torch.ones_like(losses), losses, *gammas)
     losses = finish_nonfinite(losses, on_nonfinite).to(real)
     if not gradient:
         return losses, *(logits.new_empty(0, dtype=dtype) for dtype in (wide, real, real))  # type: ignore[return-value]

@@ -75,10 +75,10 @@ class Problem:
 
     def lattice(
         self, lp_blank: Tensor, lp_label: Tensor, table: Tensor, weights: Tensor, losses: Tensor,
-        gamma_blank: Tensor | None, gamma_label: Tensor | None, block_nodes: int,
+        gamma_blank: Tensor | None, gamma_label: Tensor | None,
     ) -> None:  # fmt: skip
         """The kernel `lattice`, whose posteriors of label arcs become what the gradients are made of."""
-        self.kernels.lattice(lp_blank, lp_label, table, weights, losses, gamma_blank, gamma_label, block_nodes)
+        self.kernels.lattice(lp_blank, lp_label, table, weights, losses, gamma_blank, gamma_label)
         if gamma_label is not None and self.label_factor != 1.0:
             gamma_label.mul_(self.label_factor)
 

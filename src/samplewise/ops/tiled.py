@@ -37,7 +37,7 @@ def run_group(
     if kept is not None:
         kept.clear()
     emission_pass(problem, group, None, tile, out, kept)
-    occupancy = run_lattice(problem, group, out, weights, losses, schedule.block_nodes, gradients is not None)
+    occupancy = run_lattice(problem, group, out, weights, losses, gradients is not None)
     if gradients is not None:
         active = problem.kernels.select(*occupancy[1:], group.table, losses[group.first : group.stop], tolerance)
         share = active.numel() / group.nodes

@@ -213,11 +213,9 @@ def gradient_pass(
     gradients.close(problem, group)
 
 
-def run_lattice(
-    problem: Problem, group: Group, out: Emissions, weights: Tensor, losses: Tensor, block_nodes: int, gradient: bool
-) -> Occupancy:
+def run_lattice(problem: Problem, group: Group, out: Emissions, weights: Tensor, losses: Tensor, gradient: bool) -> Occupancy:
     """The group's part of losses (B,), and the emissions turned into occupancies in place where gradients are wanted."""
     here = slice(group.first, group.stop)
     blank, label = (out.lp_blank, out.lp_label) if gradient else (None, None)
-    problem.lattice(out.lp_blank, out.lp_label, group.table, weights[here], losses[here], blank, label, block_nodes)
+    problem.lattice(out.lp_blank, out.lp_label, group.table, weights[here], losses[here], blank, label)
     return Occupancy(out.log_denominator, out.lp_blank, out.lp_label)

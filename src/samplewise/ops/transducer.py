@@ -110,7 +110,7 @@ def passes(
     tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance
     schedule = schedule_of(options.method, sizes, budget, default, problem.encoder_out.shape[1], problem.predictor_out.shape[1])
     if schedule.method == "batched":
-        return batched.run(problem, weights, gradients, schedule.block_nodes)
+        return batched.run(problem, weights, gradients)
     if schedule.method == "samplewise":
         return samplewise.run(problem, weights, gradients, schedule)
     method = guided if schedule.method == "guided" else tiled

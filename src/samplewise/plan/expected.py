@@ -24,7 +24,7 @@ def phases(sizes: Sizes, schedule: Schedule, share: float) -> int:
     rows = min(schedule.tile_rows, most if schedule.method == "tiled" else active)
     index = 8 * active if sizes.gradient else 0
     threads = min(sizes.threads, together)
-    lattice = threads * max(map(alpha_bytes, sizes.frames, sizes.labels))
+    lattice = min(2 * sizes.threads, together) * max(map(alpha_bytes, sizes.frames, sizes.labels))
     select = threads * HISTOGRAM_TOUCHED + 2 * index
     gradient = index
     if sizes.gradient:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from samplewise.errors import TransducerError
 from samplewise.plan.budget import CPU, Device, show_bytes
 
-BLOCK_NODES = 1 << 17  # an utterance of more nodes keeps its alpha in blocks of rows (1 MiB of float64)
+LANES = 16  # frames side by side in the lattice of a CPU
 GPU_SUMS = 2 << 20  # of columns of dL/dh, a program of a GPU
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
@@ -52,7 +51,6 @@ class Schedule:
     group_nodes: list[int]
     tile_rows: int
     kept_rows: int
-    block_nodes: int
     workspace: int
 
 
@@ -71,9 +69,11 @@ def node_bytes(sizes: Sizes, method: str) -> int:
 
 
 def alpha_bytes(frames: int, labels: int) -> int:
-    """Alphas of an utterance, float64: all of them, or those of a block of about sqrt(T) rows and one row of every block."""
-    nodes = frames * (labels + 1)
-    return 8 * (nodes if nodes <= BLOCK_NODES else 2 * (math.isqrt(frames) + 1) * (labels + 1))
+    """What the lattice keeps of an utterance: alpha and beta of every sixteenth frame, two float64 each, and between segments of
+    64 steps a record of 80; and while they run two segments of them."""
+    width = max(labels + 1, LANES)
+    steps = -(-frames // LANES) * width + LANES
+    return 32 * (steps + width) + 640 * (steps // 64 + 4) + 2 * 1600 * 66
 
 
 def fixed_bytes(sizes: Sizes) -> int:
@@ -81,7 +81,7 @@ def fixed_bytes(sizes: Sizes) -> int:
     low_precision = sizes.compute_bytes < sizes.real_bytes
     weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision or sizes.gathered else 0
     longest = max(map(alpha_bytes, sizes.frames, sizes.labels))
-    lattice = 0 if sizes.device.at_once else longest * min(sizes.threads, len(sizes.frames))
+    lattice = 0 if sizes.device.at_once else longest * min(2 * sizes.threads, len(sizes.frames))
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
     by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0
     by_program = GPU_SUMS if sizes.device.at_once and sizes.gradient else 0
@@ -132,7 +132,7 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     if sizes.gradient and method == "guided":
         kept = min(max(counts), (left - node * max(counts)) // kept_bytes(sizes))
     used = fixed + row * tile + node * max(counts) + kept_bytes(sizes) * min(kept, max(counts))
-    return Schedule(method, groups, counts, tile, min(kept, max(counts)), BLOCK_NODES, used)
+    return Schedule(method, groups, counts, tile, min(kept, max(counts)), used)
 
 
 def choose(sizes: Sizes, budget: int | None, default: int) -> Schedule:
@@ -162,7 +162,7 @@ def schedule_samplewise(sizes: Sizes, budget: int | None, default: int) -> Sched
         refuse("samplewise", budget, least, sizes)
     groups = cut(nodes, (budget - fixed) // per_node)
     counts = [sum(nodes[first:stop]) for first, stop in groups]
-    return Schedule("samplewise", groups, counts, max(counts), 0, BLOCK_NODES, fixed + per_node * max(counts))
+    return Schedule("samplewise", groups, counts, max(counts), 0, fixed + per_node * max(counts))
 
 
 def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padded_width: int) -> Schedule:
@@ -172,7 +172,7 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
     least = fixed_bytes(sizes) + nodes * (row_bytes(sizes) + node_bytes(sizes, "batched") + 2 * sizes.dim * sizes.real_bytes)
     if budget is not None and budget < least:
         refuse("batched", budget, least, sizes)
-    return Schedule("batched", [(0, batch)], [nodes], nodes, 0, BLOCK_NODES, least)
+    return Schedule("batched", [(0, batch)], [nodes], nodes, 0, least)
 
 
 def bound_classes(classes: int) -> int:

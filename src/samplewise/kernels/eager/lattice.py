@@ -18,13 +18,13 @@ from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE
 
 def lattice(
     lp_blank: Tensor, lp_label: Tensor, utterances: Tensor, weights: Tensor, losses: Tensor,
-    gamma_blank: Tensor | None, gamma_label: Tensor | None, block_nodes: int,
+    gamma_blank: Tensor | None, gamma_label: Tensor | None,
 ) -> None:  # fmt: skip
     """Losses (G,) float64 and, unless None, the arc posteriors times the utterance's weight.
 
     lp_blank and lp_label (N,) are the emissions by node, utterances (G, 7) the table of `layout.py`, weights (G,) float64. The
-    posteriors (N,) may be the emissions themselves, which then are overwritten. An utterance whose loss is not finite has no
-    occupancy. `block_nodes` is for kernels that keep alpha in blocks.
+    posteriors (N,) may be the emissions themselves, which then are overwritten; without gamma_label, gamma_blank gets the sum of
+    both. An utterance whose loss is not finite has no occupancy.
     """
     diagonals = Diagonals(lp_blank, lp_label, utterances, losses.dtype)
     alphas = diagonals.forward(losses, keep=gamma_blank is not None)

@@ -8,6 +8,8 @@ half a unit in the last place at |r| = ln 2 / 2.
 
 from __future__ import annotations
 
+import math as libm
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -146,3 +148,69 @@ def tanh64(x):
     x = -19.1 if x < -19.1 else x
     e = expm164(2.0 * x)
     return e / (e + 2.0)
+
+
+# A probability far outside of float64's range as m 2^e: two float64, e integral. Nothing is ever so small that it is zero: e^-inf
+# is 2^NOTHING, which adds nothing to any number that is not as small.
+NOTHING = -1e295
+WHOLE64 = 1e15  # beyond it e^x is a power of two
+FARTHEST = 900.0  # powers of two that are made from bits
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def split64(x):
+    """(m, e) with e^x = m 2^e, m within a factor of sqrt(2) of 1. NaN has m = NaN; from 1e15 on m is infinite.
+
+    A polynomial of degree 11 (Chebyshev) for e^r, off by 1.3e-17 at most.
+    """
+    y = x if x < WHOLE64 else WHOLE64
+    y = y if y > -WHOLE64 else -WHOLE64
+    k = (y * LOG2E + ROUND64) - ROUND64
+    r = (y - k * LN2_HIGH64) - k * LN2_LOW64
+    q = 2.5100385495510319078e-8
+    q = q * r + 2.7620088445409748161e-7
+    q = q * r + 2.7557268459997064772e-6
+    q = q * r + 2.4801521295954375131e-5
+    q = q * r + 1.9841269863053616878e-4
+    q = q * r + 1.3888888917213716901e-3
+    q = q * r + 8.3333333333300618325e-3
+    q = q * r + 4.1666666666624127873e-2
+    q = q * r + 1.6666666666666667453e-1
+    q = q * r + 5.0000000000000010221e-1
+    m = (q * r * r + r) + 1.0
+    far = x * LOG2E
+    far = far if far > NOTHING else NOTHING
+    k = k if x > -WHOLE64 else far
+    return (m if x < WHOLE64 else x * np.inf), k
+
+
+@njit(fastmath={"contract"})
+def power64(d):
+    """2^d for integral d <= 900; below -900 that of -900."""
+    d = d if d > -FARTHEST else -FARTHEST
+    return float64_of_bits((bits_of_float64(d + ROUND64) + np.int64(1023)) << np.int64(52))
+
+
+@njit(fastmath={"contract"})
+def exponent64(m):
+    """The integral d with 1 <= m 2^-d < 2, for positive m; 900 for infinity and NaN."""
+    d = (
+        float64_of_bits((bits_of_float64(m) >> np.int64(52)) | bits_of_float64(4503599627370496.0))
+        - 4503599627370496.0
+        - 1023.0
+    )
+    return d if d < FARTHEST else FARTHEST
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def joined64(m, e):
+    """log(m 2^e), -inf for nothing."""
+    if m != m or e < NOTHING / 2:
+        return m if m != m else -np.inf
+    d = exponent64(m)
+    e += d
+    m *= power64(-d)
+    if m > 1.4142135623730951:
+        m *= 0.5
+        e += 1.0
+    return e * LN2_HIGH64 + (e * LN2_LOW64 + libm.log(m))

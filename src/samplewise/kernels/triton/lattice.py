@@ -23,13 +23,13 @@ LANES = 128  # a lane is a thread: where several threads held one lane, they wou
 
 def lattice(
     lp_blank: Tensor, lp_label: Tensor, utterances: Tensor, weights: Tensor, losses: Tensor,
-    gamma_blank: Tensor | None, gamma_label: Tensor | None, block_nodes: int,
+    gamma_blank: Tensor | None, gamma_label: Tensor | None,
 ) -> None:  # fmt: skip
     """Losses (G,) float64 and, unless None, the arc posteriors times the utterance's weight.
 
     lp_blank and lp_label (N,) are the emissions by node, utterances (G, 7) the table of `layout.py`, weights (G,) float64. The
-    posteriors (N,) may be the emissions themselves, which then are overwritten. An utterance whose loss is not finite has no
-    occupancy. `block_nodes` is for kernels that keep alpha in blocks; here it takes 8 bytes a node where posteriors are wanted.
+    posteriors (N,) may be the emissions themselves, which then are overwritten; without gamma_label, gamma_blank gets the sum of
+    both. An utterance whose loss is not finite has no occupancy. It takes 8 bytes a node where posteriors are wanted.
     """
     want, nodes = gamma_blank is not None and gamma_label is not None, lp_blank.numel()
     alphas = lp_blank.new_empty(nodes if want else 0, dtype=torch.float64)

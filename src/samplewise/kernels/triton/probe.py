@@ -16,7 +16,7 @@ def check(device: torch.device) -> None:
     emissions = torch.zeros(2, nodes, device=device)
     weights = torch.ones(1, dtype=torch.float64, device=device)
     losses = torch.zeros_like(weights)
-    lattice(emissions[0], emissions[1], table, weights, losses, emissions[0], emissions[1], 1)
+    lattice(emissions[0], emissions[1], table, weights, losses, emissions[0], emissions[1])
     values = [*losses.tolist(), *emissions.flatten().tolist()]
     right = [-math.log(2), 0.5, 0.5, 0.0, 1.0, 0.5, 0.0, 0.5, 0.0]
     if not all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in zip(values, right, strict=True)):
