@@ -80,8 +80,8 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     tile = Tile.of(problem, schedule.tile_rows, gradients is not None and gradients.wants_encodings)
     kept = Kept(problem, schedule.kept_rows) if gradients is not None else None
     share = 0.0  # of the nodes that needed exact emissions, in the group before
-    for first, stop in schedule.groups:
-        group = problem.group(first, stop)
+    for (first, stop), exponentials in zip(schedule.groups, schedule.exponentials, strict=True):
+        group = problem.group(first, stop, exponentials)
         share = run_group(problem, group, weights, losses, gradients, schedule, tolerance, tile, kept, share)
     return losses
 

@@ -10,14 +10,17 @@ from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 
 ACTIVATIONS = {
     "identity": s.IDENTITY, "tanh": s.TANH, "relu": s.RELU, "sigmoid": s.SIGMOID, "gelu": s.GELU, "silu": s.SILU,
+    "tanh of exponentials": s.TANH_OF_EXPONENTIALS, "sigmoid of exponentials": s.SIGMOID_OF_EXPONENTIALS,
 }  # fmt: skip
 NUMERIC = {"contract", "nsz"}
+SATURATED = 1e30  # stands for all larger exponentials, infinity too: its tanh is 1
 
 
 def joint(encoder_rows: Tensor, predictor_rows: Tensor, frame: Tensor, token: Tensor, activation: str, out: Tensor) -> None:
     """out[r] = act(encoder_rows[frame[r]] + predictor_rows[token[r]]).
 
-    encoder_rows (F, D), predictor_rows (K, D), frame and token (R,) int64, out (R, D).
+    encoder_rows (F, D), predictor_rows (K, D), frame and token (R,) int64, out (R, D). With "tanh of exponentials" and "sigmoid
+    of exponentials" the rows are the tables that `exponentials` makes.
     """
     with LOCK:
         use_threads()
@@ -55,6 +58,15 @@ def _joint(encoder_rows, predictor_rows, frame, token, activation, out):
         if activation == s.TANH:
             for d in range(o.size):
                 o[d] = s.encode(s.tanh(s.load(e[d]) + s.load(p[d])), o[d])
+        elif activation == s.TANH_OF_EXPONENTIALS:
+            for d in range(o.size):
+                q = s.load(e[d]) * s.load(p[d])
+                q = s.type_of(q, SATURATED) if q > s.type_of(q, SATURATED) else q  # NaN stays
+                o[d] = s.encode((q - s.type_of(q, 1.0)) / (q + s.type_of(q, 1.0)), o[d])
+        elif activation == s.SIGMOID_OF_EXPONENTIALS:
+            for d in range(o.size):
+                q = s.load(e[d]) * s.load(p[d])
+                o[d] = s.encode(s.type_of(q, 1.0) / (q + s.type_of(q, 1.0)), o[d])
         elif activation == s.RELU:
             for d in range(o.size):
                 x = s.load(e[d]) + s.load(p[d])
