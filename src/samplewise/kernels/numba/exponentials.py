@@ -1,6 +1,6 @@
 """Exponentials of the encodings, made once a row, from which tanh and sigmoid of every sum of two rows follow by arithmetic.
 
-With E = exp(2e) and P = exp(2p), tanh(e + p) = (EP - 1) / (EP + 1); with E = exp(-e) and P = exp(-p),
+With E = exp(2e) and P = exp(2p), tanh(e + p) = 1 - 2 / (1 + EP); with E = exp(-e) and P = exp(-p),
 sigmoid(e + p) = 1 / (1 + EP). Rounding moves the result by 2e-7 at most, whatever e + p is: absolutely, not relatively. So
 tables are for encodings that are neither all tiny nor beyond the exponents of float32. NaN stays NaN, infinities become
 infinity and 0: what they touch is what it is without tables, and one bad utterance changes no other.
@@ -64,7 +64,8 @@ def _exponentials(rows, base, count, factor, out, peaks):
             for d in range(o.size):
                 value = s.load(x[d])
                 bits = fast.bits_of_float32(value) & np.int32(0x7FFFFFFF)
-                most = bits if bits > most and bits < INFINITY else most
+                bits = bits if bits < INFINITY else np.int32(0)
+                most = bits if bits > most else most
                 y = fast.exp32(factor * value)
                 y = np.float32(np.inf) if factor * value == np.float32(np.inf) else y
                 o[d] = np.float32(0.0) if factor * value == np.float32(-np.inf) else y

@@ -13,7 +13,6 @@ ACTIVATIONS = {
     "tanh of exponentials": s.TANH_OF_EXPONENTIALS, "sigmoid of exponentials": s.SIGMOID_OF_EXPONENTIALS,
 }  # fmt: skip
 NUMERIC = {"contract", "nsz"}
-SATURATED = 1e30  # stands for all larger exponentials, infinity too: its tanh is 1
 
 
 def joint(encoder_rows: Tensor, predictor_rows: Tensor, frame: Tensor, token: Tensor, activation: str, out: Tensor) -> None:
@@ -51,6 +50,15 @@ def joint_gradient(
         )  # fmt: skip
 
 
+@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
+def _tanh_of(q):
+    """tanh x of q = exp(2x): 1 or -1 and a small number, whose rounding does not count, or (q - 1) / (q + 1) near 0."""
+    whole, rest = s.type_of(q, 0.0), q - s.type_of(q, 1.0)
+    whole, rest = (s.type_of(q, 1.0), s.type_of(q, -2.0)) if q > s.type_of(q, 3.0) else (whole, rest)
+    whole, rest = (s.type_of(q, -1.0), q + q) if q < s.type_of(q, 1.0 / 3.0) else (whole, rest)
+    return whole + rest / (q + s.type_of(q, 1.0))
+
+
 @kernel(fastmath=NUMERIC)
 def _joint(encoder_rows, predictor_rows, frame, token, activation, out):
     for r in prange(out.shape[0]):
@@ -60,9 +68,7 @@ def _joint(encoder_rows, predictor_rows, frame, token, activation, out):
                 o[d] = s.encode(s.tanh(s.load(e[d]) + s.load(p[d])), o[d])
         elif activation == s.TANH_OF_EXPONENTIALS:
             for d in range(o.size):
-                q = s.load(e[d]) * s.load(p[d])
-                q = s.type_of(q, SATURATED) if q > s.type_of(q, SATURATED) else q  # NaN stays
-                o[d] = s.encode((q - s.type_of(q, 1.0)) / (q + s.type_of(q, 1.0)), o[d])
+                o[d] = s.encode(_tanh_of(s.load(e[d]) * s.load(p[d])), o[d])
         elif activation == s.SIGMOID_OF_EXPONENTIALS:
             for d in range(o.size):
                 q = s.load(e[d]) * s.load(p[d])
