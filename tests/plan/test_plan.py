@@ -11,7 +11,7 @@ from samplewise import TransducerError
 from samplewise.cli import main
 from samplewise.plan.budget import CPU, default_budget, device_of, gpu, gpu_budget, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, FUNCTIONS, SPACES, TIMES, Amounts, evaluate, function_costs
-from samplewise.plan.planner import SMALLEST_TILE, Sizes, cut, row_bytes, schedule_of, schedule_tiled
+from samplewise.plan.planner import SMALLEST_TILE, Sizes, cut, exponential_bytes, row_bytes, schedule_of, schedule_tiled
 
 
 @pytest.mark.parametrize(
@@ -187,3 +187,39 @@ def test_a_guide_is_for_products_that_outweigh_its_own_steps(frames, labels, cla
     found = samplewise.plan(4, frames, labels, classes, dim)
     assert found.method == method
     assert method == "guided" or "too small for a guide" in found.reason
+
+
+@pytest.mark.parametrize("method", ["tiled", "guided", "samplewise"])
+def test_exponentials_have_their_place(method):
+    """Every group has them where there is room, and their bytes count; groups of few labels are smaller for them."""
+    sizes = Sizes([300] * 40, [2] * 40, 100, 512, 4, 4, gradient=True, exponentials=True)
+    schedule = schedule_of(method, sizes, 24 << 20, 1 << 26, 300, 3)
+    without = schedule_of(method, replace(sizes, exponentials=False), 24 << 20, 1 << 26, 300, 3)
+    assert all(schedule.exponentials) and not any(without.exponentials)
+    most = max(exponential_bytes(sizes, first, stop) for first, stop in schedule.groups)
+    assert 4 * 303 * 512 * (schedule.groups[0][1]) <= most <= schedule.workspace <= 24 << 20
+    assert len(schedule.groups) > len(without.groups)
+
+
+@pytest.mark.parametrize("method", ["tiled", "guided", "samplewise"])
+def test_exponentials_are_never_a_reason_to_refuse(method):
+    """The least budget is the same with them; the utterance that has no room for them does without."""
+    sizes = Sizes([3000, 20, 20], [5, 5, 5], 100, 512, 4, 4, gradient=True, exponentials=True)
+    with pytest.raises(TransducerError, match="needs at least") as error:
+        schedule_of(method, sizes, 1000, 1 << 26, 3000, 6)
+    least = int(str(error.value).split("needs at least ")[1].split()[0])
+    schedule = schedule_of(method, sizes, least, 1 << 26, 3000, 6)
+    assert schedule.workspace <= least and schedule.groups == [(0, 1), (1, 3)] and not schedule.exponentials[0]
+    assert exponential_bytes(replace(sizes, exponentials=False), 0, 3) == 0
+
+
+def test_a_default_budget_grows_for_exponentials_that_are_small_beside_the_nodes():
+    for labels, made in ((2000, True), (50, False)):
+        sizes = Sizes([20000], [labels], 64, 512, 4, 4, gradient=True, exponentials=True)
+        schedule = schedule_tiled(sizes, None, 1 << 20)
+        assert schedule.exponentials == [made]
+
+
+def test_half_and_double_precision_have_plans_of_exponentials():
+    made = {d: samplewise.plan(2, 50, 10, 30, 8, dtype=d).schedule.exponentials for d in (torch.bfloat16, torch.float64)}
+    assert made == {torch.bfloat16: [True], torch.float64: [False]}

@@ -34,6 +34,12 @@ def fused_emission_of(kernels: ModuleType, dtype: torch.dtype) -> Callable[..., 
     return getattr(kernels, "fused_emission", None) if FUSED and dtype != torch.float64 else None
 
 
+def exponentials_of(kernels: ModuleType) -> Callable[..., tuple[torch.Tensor, torch.Tensor] | None] | None:
+    """The kernel that makes exponentials of the encodings once a row: a CPU's alone, for on a GPU a tanh costs next to nothing,
+    and the host would have to wait to see whether they serve."""
+    return getattr(kernels, "exponentials", None)
+
+
 @contextlib.contextmanager
 def use(name: str) -> Iterator[ModuleType]:
     """Let "eager", "numba" or "triton" serve every device meanwhile, in all threads: for tests and measurements."""

@@ -98,8 +98,8 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     tile = Tile.of(problem, schedule.tile_rows, gradients is not None and gradients.wants_encodings)
     kept = Kept(problem, schedule.kept_rows) if gradients is not None else None
     whole = Whole.of(problem)
-    for first, stop in schedule.groups:
-        group = problem.group(first, stop)
+    for (first, stop), exponentials in zip(schedule.groups, schedule.exponentials, strict=True):
+        group = problem.group(first, stop, exponentials)
         if not run_group(problem, group, whole, weights, losses, gradients, tolerance, tile, kept):
             tiled.run_group(problem, group, weights, losses, gradients, schedule, tolerance * LEFT_OUT, tile, kept)
     return losses

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from samplewise.checks import Lengths
+from samplewise.kernels.backend import exponentials_of
 from samplewise.kernels.layout import packed_table
 
 ENCODER, PREDICTOR, WEIGHT, BIAS = 1, 2, 4, 8  # which gradients are wanted, as bits
@@ -43,6 +44,13 @@ class Inputs(NamedTuple):
     target_lengths: Tensor
     classes: Tensor | None
     class_bias: Tensor | None
+
+
+class Exponentials(NamedTuple):
+    """What tanh and sigmoid of the sums of two rows are made of, float32: exp(2x) or exp(-x) of the encodings' real rows."""
+
+    encoder: Tensor  # (F, D)
+    predictor: Tensor  # (K, D)
 
 
 @dataclass(frozen=True)
@@ -82,16 +90,27 @@ class Problem:
         if gamma_label is not None and self.label_factor != 1.0:
             gamma_label.mul_(self.label_factor)
 
-    def group(self, first: int, stop: int) -> Group:
-        """Utterances first..stop-1 with their nodes packed: no node stands for padding."""
+    @property
+    def may_use_exponentials(self) -> bool:
+        """Whether groups may have exponentials of their encodings, if the numbers there allow it."""
+        floats = (self.encoder_out.dtype, self.predictor_out.dtype, self.compute)
+        known = self.activation in ("tanh", "sigmoid") and torch.float64 not in floats
+        return known and exponentials_of(self.kernels) is not None
+
+    def group(self, first: int, stop: int, exponentials: bool = False) -> Group:
+        """Utterances first..stop-1 with their nodes packed: no node stands for padding. With exponentials, if they serve and
+        there is memory for them, which the caller says."""
         frames, labels = self.lengths.frames[first:stop], self.lengths.labels[first:stop]
         encoder_out, predictor_out = self.encoder_out[first:stop], self.predictor_out[first:stop]
         targets = self.targets[first:stop]
         table, nodes = packed_table(frames, labels, encoder_out.shape[1], predictor_out.shape[1], targets.shape[1], self.device)
+        rows = encoder_out.contiguous().flatten(0, 1), predictor_out.contiguous().flatten(0, 1)
+        made = None
+        if exponentials and self.may_use_exponentials:
+            made = exponentials_of(self.kernels)(*rows, table, self.activation)  # type: ignore[misc]
         return Group(
-            first, stop, table, nodes,
-            encoder_out.contiguous().flatten(0, 1), predictor_out.contiguous().flatten(0, 1), targets.contiguous().flatten(),
-        )  # fmt: skip
+            first, stop, table, nodes, *rows, targets.contiguous().flatten(), None if made is None else Exponentials(*made)
+        )
 
 
 @dataclass(frozen=True)
@@ -105,11 +124,13 @@ class Group:
     encoder_rows: Tensor
     predictor_rows: Tensor
     targets: Tensor
+    exponentials: Exponentials | None = None
 
-    def joint_rows(self, activation):
-        if activation != "tanh":
+    def joint_rows(self, activation: str) -> tuple[Tensor, Tensor, str]:
+        """What the kernel `joint` makes joint encodings of: the rows, or their exponentials and what then is to be done."""
+        if self.exponentials is None:
             return self.encoder_rows, self.predictor_rows, activation
-        return (2 * self.encoder_rows.float()).exp(), (2 * self.predictor_rows.float()).exp(), "tanh of exponentials"
+        return *self.exponentials, f"{activation} of exponentials"
 
 
 @dataclass

@@ -22,8 +22,9 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     losses = weights.new_empty(len(problem.lengths.frames))
     wants_encodings = gradients is not None and gradients.wants_encodings
     tile = Tile.of(problem, max(schedule.group_nodes), wants_encodings)
-    for first, stop in schedule.groups:
-        run_group(problem, problem.group(first, stop), weights, losses, gradients, schedule, tile)
+    for (first, stop), exponentials in zip(schedule.groups, schedule.exponentials, strict=True):
+        group = problem.group(first, stop, exponentials)
+        run_group(problem, group, weights, losses, gradients, schedule, tile)
     return losses
 
 

@@ -23,8 +23,9 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     losses = weights.new_empty(len(problem.lengths.frames))
     tile = Tile.of(problem, schedule.tile_rows, gradients is not None and gradients.wants_encodings)
     kept = Kept(problem, schedule.kept_rows) if gradients is not None else None
-    for first, stop in schedule.groups:
-        run_group(problem, problem.group(first, stop), weights, losses, gradients, schedule, tolerance, tile, kept)
+    for (first, stop), exponentials in zip(schedule.groups, schedule.exponentials, strict=True):
+        group = problem.group(first, stop, exponentials)
+        run_group(problem, group, weights, losses, gradients, schedule, tolerance, tile, kept)
     return losses
 
 

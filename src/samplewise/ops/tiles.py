@@ -114,7 +114,8 @@ def joint_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> None
     """z of the tile's nodes, and their rows and labels."""
     kernels = problem.kernels
     kernels.locate(node, group.table, group.targets, tile.frame, tile.token, tile.label)
-    kernels.joint(group.encoder_rows, group.predictor_rows, tile.frame, tile.token, problem.activation, tile.z)
+    encoder_rows, predictor_rows, activation = group.joint_rows(problem.activation)
+    kernels.joint(encoder_rows, predictor_rows, tile.frame, tile.token, activation, tile.z)
 
 
 def forward_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> None:

@@ -104,7 +104,7 @@ def passes(
     sizes = Sizes(
         lengths.frames, lengths.labels, problem.weight.shape[0], problem.weight.shape[1], problem.compute.itemsize,
         problem.real.itemsize, gradients is not None, torch.get_num_threads() if problem.device.type == "cpu" else 1, gathered,
-        device_of(problem.device),
+        device_of(problem.device), problem.may_use_exponentials,
     )  # fmt: skip
     budget, default = options.memory_budget or None, default_budget(problem.device)
     tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from samplewise.plan.planner import PACKED_DEPTH, Schedule, Sizes, alpha_bytes, bounds_bytes, kept_bytes
+from samplewise.plan.planner import (
+    PACKED_DEPTH,
+    Schedule,
+    Sizes,
+    alpha_bytes,
+    bounds_bytes,
+    exponential_bytes,
+    kept_bytes,
+)
 
 SMALL = 3 << 18  # small tensors, and what the allocator rounds up; measured
 ROUNDED_UP = 1.04  # an estimate errs on the safe side
@@ -32,7 +40,9 @@ def phases(sizes: Sizes, schedule: Schedule, share: float) -> int:
     tile = sizes.compute_bytes * (sizes.classes + sizes.dim) * rows
     kept = kept_bytes(sizes) * min(schedule.kept_rows, most if schedule.method == "tiled" else active)
     copied = sizes.compute_bytes * (sizes.classes + sizes.dim) * min(rows, active)  # from what is kept
-    base = SMALL + weight_bytes(sizes, schedule.method) + 32 * rows
+    made = [group for group, exponentials in zip(schedule.groups, schedule.exponentials, strict=True) if exponentials]
+    tables = max((exponential_bytes(sizes, *group) for group in made), default=0)
+    base = SMALL + weight_bytes(sizes, schedule.method) + tables + 32 * rows
     if schedule.method == "tiled":
         floats = most * (8 + 2 * sizes.real_bytes)
         if kept:

@@ -161,7 +161,10 @@ def plan(
         raise TransducerError(f'device is "{device}", but there is no GPU here that PyTorch can use')
     compute = dtype.itemsize
     threads = torch.get_num_threads() if device.type == "cpu" else 1
-    sizes = Sizes(every_frames, every_labels, vocab, dim, compute, max(compute, 4), gradient, threads, device=device_of(device))
+    sizes = Sizes(
+        every_frames, every_labels, vocab, dim, compute, max(compute, 4), gradient, threads, device=device_of(device),
+        exponentials=device.type == "cpu" and dtype != torch.float64,
+    )  # fmt: skip
     budget, default = parse_budget(memory_budget), default_budget(device)
     schedule = schedule_of(method, sizes, budget, default, max(every_frames), max(every_labels) + 1)
     return Plan(sizes, schedule, dtype, share, budget or default, _reason(method, sizes, schedule))

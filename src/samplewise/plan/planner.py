@@ -14,6 +14,7 @@ HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
 STRETCH_NODES, PROBES = 512, 4  # nodes that are bounded with the same classes, and how many of them show their whole softmax
 STRETCH_BYTES = 2 << 20  # of the weights of those classes, of the stretches that are bounded together
+PAGE = 4096
 SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matrix product packs; measured
 SMALLEST_TILE = 128
 NODES_A_KEPT_ROW = 24  # of a guided group: about so many nodes have one among them that carries occupancy, once trained
@@ -36,6 +37,7 @@ class Sizes:
     threads: int = 1
     gathered: bool = False  # the weight's rows are copied, and its gradient goes on from a sum of its own: sampled softmax
     device: Device = CPU
+    exponentials: bool = False  # tanh or sigmoid is made from exponentials of the encodings, where there is room for them
 
     @property
     def nodes(self) -> list[int]:
@@ -44,7 +46,8 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Groups of consecutive utterances (first, stop), their node counts, the rows of a tile, and the bytes that this takes."""
+    """Groups of consecutive utterances (first, stop), their node counts, the rows of a tile, the bytes that this takes, and
+    which groups have exponentials of their encodings."""
 
     method: str
     groups: list[tuple[int, int]]
@@ -52,6 +55,7 @@ class Schedule:
     tile_rows: int
     kept_rows: int
     workspace: int
+    exponentials: list[bool]
 
 
 def row_bytes(sizes: Sizes) -> int:
@@ -97,6 +101,21 @@ def bounds_bytes(sizes: Sizes) -> int:
     return 3 * rows + 3 * probes * sizes.classes * sizes.real_bytes + sizes.threads * a_thread + 64 * sizes.dim
 
 
+def exponential_bytes(sizes: Sizes, first: int, stop: int) -> int:
+    """Exponentials of the encodings of utterances first..stop-1, where they are made: float32, and two pages at whose ends rows
+    of padding begin."""
+    if not sizes.exponentials:
+        return 0
+    rows = sum(sizes.frames[first:stop]) + sum(sizes.labels[first:stop]) + stop - first
+    return 4 * sizes.dim * rows + 2 * PAGE * (stop - first)
+
+
+def default_exponentials(sizes: Sizes, besides: int) -> int:
+    """What a default budget that has to grow for one utterance adds for its exponentials: nothing, where that is much."""
+    most = max(exponential_bytes(sizes, b, b + 1) for b in range(len(sizes.frames)))
+    return most if 4 * most <= besides else 0
+
+
 def kept_bytes(sizes: Sizes) -> int:
     """A node whose z and h stay in the workspace until the gradient pass, and its place there."""
     return sizes.compute_bytes * (sizes.classes + sizes.dim) + 16
@@ -112,27 +131,27 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     wanted = min(wanted, sum(nodes))
     floor = fixed + node * max(nodes)
     if budget is None:
-        budget = max(default, floor + row * wanted)
+        budget = max(default, floor + row * wanted + default_exponentials(sizes, floor + row * wanted))
     least = floor + row * min(wanted, 16)
     if budget < least:
         refuse(method, budget, least, sizes)
     tile = min(wanted, (budget - floor) // row)
     left = budget - fixed - row * tile
-    capacity, kept = left // node, 0
+    each, keeps = node, False  # bytes of that for a node
     if sizes.gradient and method == "tiled":
-        together = left // (node + kept_bytes(sizes))
         enough = sum(nodes) if sizes.device.at_once else max(nodes)  # a GPU wants many utterances in a group
-        if together >= enough:  # then every group keeps all that it has
-            capacity = together
-            kept = min(capacity, sum(nodes))
+        keeps = left // (node + kept_bytes(sizes)) >= enough  # then every group keeps all that it has
+        each += kept_bytes(sizes) if keeps else 0
     if sizes.gradient and method == "guided":
-        capacity = min(capacity, max(SMALLEST_GUIDED, NODES_A_KEPT_ROW * (left // kept_bytes(sizes))))
-    groups = cut(nodes, capacity)
+        each = max(node, left // max(SMALLEST_GUIDED, NODES_A_KEPT_ROW * (left // kept_bytes(sizes))))
+    groups, exponentials = cut_with_exponentials(sizes, each, each if keeps else node, left)
     counts = [sum(nodes[first:stop]) for first, stop in groups]
+    held = max_bytes(sizes, node, groups, exponentials)
+    kept = max(counts) if keeps else 0
     if sizes.gradient and method == "guided":
-        kept = min(max(counts), (left - node * max(counts)) // kept_bytes(sizes))
-    used = fixed + row * tile + node * max(counts) + kept_bytes(sizes) * min(kept, max(counts))
-    return Schedule(method, groups, counts, tile, min(kept, max(counts)), used)
+        kept = min(max(counts), (left - held) // kept_bytes(sizes))
+    used = fixed + row * tile + (max_bytes(sizes, each, groups, exponentials) if keeps else held + kept_bytes(sizes) * kept)
+    return Schedule(method, groups, counts, tile, kept, used, exponentials)
 
 
 def choose(sizes: Sizes, budget: int | None, default: int) -> Schedule:
@@ -157,12 +176,13 @@ def schedule_samplewise(sizes: Sizes, budget: int | None, default: int) -> Sched
     per_node, fixed = row_bytes(sizes) + node_bytes(sizes, "samplewise"), fixed_bytes(sizes)
     least = fixed + per_node * max(nodes)
     if budget is None:
-        budget = max(default, least)
+        budget = max(default, least + default_exponentials(sizes, least))
     if budget < least:
         refuse("samplewise", budget, least, sizes)
-    groups = cut(nodes, (budget - fixed) // per_node)
+    groups, exponentials = cut_with_exponentials(sizes, per_node, per_node, budget - fixed)
     counts = [sum(nodes[first:stop]) for first, stop in groups]
-    return Schedule("samplewise", groups, counts, max(counts), 0, fixed + per_node * max(counts))
+    used = fixed + max_bytes(sizes, per_node, groups, exponentials)
+    return Schedule("samplewise", groups, counts, max(counts), 0, used, exponentials)
 
 
 def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padded_width: int) -> Schedule:
@@ -172,7 +192,7 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
     least = fixed_bytes(sizes) + nodes * (row_bytes(sizes) + node_bytes(sizes, "batched") + 2 * sizes.dim * sizes.real_bytes)
     if budget is not None and budget < least:
         refuse("batched", budget, least, sizes)
-    return Schedule("batched", [(0, batch)], [nodes], nodes, 0, least)
+    return Schedule("batched", [(0, batch)], [nodes], nodes, 0, least, [False])
 
 
 def bound_classes(classes: int) -> int:
@@ -200,15 +220,32 @@ def schedule_of(method: str, sizes: Sizes, budget: int | None, default: int, pad
     return schedule_tiled(sizes, budget, default, method)
 
 
-def cut(nodes: Sequence[int], capacity: int) -> list[tuple[int, int]]:
-    """Consecutive utterances, at least one and at most `capacity` nodes a group."""
+def cut_with_exponentials(sizes: Sizes, each: int, needed: int, room: int) -> tuple[list[tuple[int, int]], list[bool]]:
+    """Groups whose nodes, of `each` bytes, and exponentials fit the room. An utterance whose exponentials do not fit beside the
+    bytes `needed` for its nodes is alone and without them."""
+    costs = [each * count + exponential_bytes(sizes, b, b + 1) for b, count in enumerate(sizes.nodes)]
+    groups = cut(costs, room)
+    return groups, [sizes.exponentials and max_bytes(sizes, needed, [group], [True]) <= room for group in groups]
+
+
+def max_bytes(sizes: Sizes, each: int, groups: Sequence[tuple[int, int]], exponentials: Sequence[bool]) -> int:
+    """The most that a group's nodes take, of so many bytes each, and its exponentials."""
+    nodes = sizes.nodes
+    return max(
+        each * sum(nodes[first:stop]) + (exponential_bytes(sizes, first, stop) if made else 0)
+        for (first, stop), made in zip(groups, exponentials, strict=True)
+    )
+
+
+def cut(costs: Sequence[int], capacity: int) -> list[tuple[int, int]]:
+    """Consecutive utterances, at least one and at most `capacity` nodes or bytes a group."""
     groups, first, held = [], 0, 0
-    for b, count in enumerate(nodes):
+    for b, count in enumerate(costs):
         if b > first and held + count > capacity:
             groups.append((first, b))
             first, held = b, 0
         held += count
-    groups.append((first, len(nodes)))
+    groups.append((first, len(costs)))
     return groups
 
 

@@ -18,7 +18,8 @@ NUMERIC = {"contract", "nsz"}
 def joint(encoder_rows: Tensor, predictor_rows: Tensor, frame: Tensor, token: Tensor, activation: str, out: Tensor) -> None:
     """out[r] = act(encoder_rows[frame[r]] + predictor_rows[token[r]]).
 
-    encoder_rows (F, D), predictor_rows (K, D), frame and token (R,) int64, out (R, D).
+    encoder_rows (F, D), predictor_rows (K, D), frame and token (R,) int64, out (R, D). With "tanh of exponentials" and "sigmoid
+    of exponentials" the rows are the tables that `exponentials` makes.
     """
     with LOCK:
         use_threads()
@@ -49,6 +50,15 @@ def joint_gradient(
         )  # fmt: skip
 
 
+@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
+def _tanh_of(q):
+    """tanh x of q = exp(2x): 1 or -1 and a small number, whose rounding does not count, or (q - 1) / (q + 1) near 0."""
+    whole, rest = s.type_of(q, 0.0), q - s.type_of(q, 1.0)
+    whole, rest = (s.type_of(q, 1.0), s.type_of(q, -2.0)) if q > s.type_of(q, 3.0) else (whole, rest)
+    whole, rest = (s.type_of(q, -1.0), q + q) if q < s.type_of(q, 1.0 / 3.0) else (whole, rest)
+    return whole + rest / (q + s.type_of(q, 1.0))
+
+
 @kernel(fastmath=NUMERIC)
 def _joint(encoder_rows, predictor_rows, frame, token, activation, out):
     for r in prange(out.shape[0]):
@@ -56,6 +66,13 @@ def _joint(encoder_rows, predictor_rows, frame, token, activation, out):
         if activation == s.TANH:
             for d in range(o.size):
                 o[d] = s.encode(s.tanh(s.load(e[d]) + s.load(p[d])), o[d])
+        elif activation == s.TANH_OF_EXPONENTIALS:
+            for d in range(o.size):
+                o[d] = s.encode(_tanh_of(s.load(e[d]) * s.load(p[d])), o[d])
+        elif activation == s.SIGMOID_OF_EXPONENTIALS:
+            for d in range(o.size):
+                q = s.load(e[d]) * s.load(p[d])
+                o[d] = s.encode(s.type_of(q, 1.0) / (q + s.type_of(q, 1.0)), o[d])
         elif activation == s.RELU:
             for d in range(o.size):
                 x = s.load(e[d]) + s.load(p[d])
