@@ -14,19 +14,17 @@ out to be most of the lattice, the rest is made exact too, and the method is "ti
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, STRIDE
+from samplewise.observe import report_group
 from samplewise.ops.guide import guide
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass
 from samplewise.plan.planner import Schedule
-
-logger = logging.getLogger("samplewise")
 
 MOST_ROUNDS = 6  # then every node is made exact
 MARGIN = 1 / 64  # of the tolerance: what a band leaves out where the emissions are estimates
@@ -102,14 +100,19 @@ def run_group(
         guide(problem, group, emissions, kept)
         rounds, outside = settle(band, weights[here], losses[here], tolerance)
         share = float(exact.float().mean())
-        message = "guided: utterances %d to %d, active share %.4f, rounds %d, occupancy outside %.1e"
-        logger.debug(message, group.first, group.stop - 1, share, rounds, outside)
     else:
+        rounds, outside = 0, 0.0
         band.make_exact(None)
         band.lattice(weights[here], losses[here])
+    active = None
     if gradients is not None:
         active = band.select(losses[here], tolerance / 2)
-        gradient_pass(problem, group, active[exact[active]], tile, band.occupancy, gradients, kept)
+        active = active[exact[active]]
+        gradient_pass(problem, group, active, tile, band.occupancy, gradients, kept)
+    report_group(
+        "guided", group.first, group.stop, group.nodes, exact=exact, rounds=rounds, bound=outside,
+        active=None if active is None else active.numel(),
+    )  # fmt: skip
     return share
 
 
