@@ -130,7 +130,10 @@ def compare(result: Result, truth: dict[str, Any], worst: tuple[float, float]) -
     }
     gradient_error = max(errors.values(), default=0.0)
     ok = loss_error <= worst[0] and gradient_error <= worst[1]  # a NaN is not
-    return {"loss": loss_error, "gradient": gradient_error if errors else None, "gradients": errors, "ok": ok}
+    return {
+        "value": float(truth["loss"]), "loss": loss_error, "gradient": gradient_error if errors else None, "gradients": errors,
+        "ok": ok,
+    }  # fmt: skip
 
 
 def difference(found: Tensor, true: Tensor) -> float:
