@@ -2,7 +2,7 @@
 
 Usage: python scripts/active_share.py RUN_DIRECTORY OUTPUT.json [--data DIR]
 
-The loss of the recogniser's built-in test strings is computed with gradients by method "tiled", which logs the share of
+The loss of the recogniser's built-in test strings is computed with gradients by method "tiled", which tells the share of
 nodes that carry all but 1.2e-7 of the occupancy. An untrained model of the same recipe comes first.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import statistics
 from pathlib import Path
 
 import torch
 
+import samplewise
 from samplewise.asr.checkpoint import Recogniser, load_recogniser
 from samplewise.asr.evaluate import in_batches
 from samplewise.asr.examples import EvaluationExamples
@@ -25,37 +25,24 @@ from samplewise.asr.results import commit
 from samplewise.asr.scoring import DIGITS, find_corpus, silent
 
 
-class Shares(logging.Handler):
-    """The active shares that method "tiled" logs, one a group of utterances."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.found: list[float] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith("tiled:"):
-            self.found.append(record.args[2])  # type: ignore[index]
-
-
 def measure(model: Transducer, recogniser: Recogniser, data: str | None) -> dict[str, float]:
     """Mean active share and nats per label on the test strings."""
     bad = BadDataLog(recogniser.run.recipe.on_bad_data)
     corpus = find_corpus(recogniser, DIGITS, data, None, bad, silent)
     examples = EvaluationExamples(corpus, recogniser.preparation(), bad)
-    logger, shares = logging.getLogger("samplewise"), Shares()
-    logger.addHandler(shares)
-    logger.setLevel(logging.DEBUG)
     model.eval()
+    shares: list[float] = []
     nats = labels = 0.0
     for batch in in_batches(examples.examples, 16):
         encoder_out, lengths = model.encoder(batch["features"], batch["feature_lengths"])
         predictor_out = model.predictor(batch["targets"])
-        loss = model.joiner.loss(
-            encoder_out, predictor_out, batch["targets"], lengths, batch["target_lengths"], reduction="sum", method="tiled"
-        )
+        with samplewise.observe() as seen:
+            loss = model.joiner.loss(
+                encoder_out, predictor_out, batch["targets"], lengths, batch["target_lengths"], reduction="sum", method="tiled"
+            )
+        shares += [group.active_share for group in seen.groups if group.active_share is not None]
         nats, labels = nats + float(loss.detach()), labels + float(batch["target_lengths"].sum())
-    logger.removeHandler(shares)
-    return {"active_share": statistics.mean(shares.found), "nats_per_label": nats / labels}
+    return {"active_share": statistics.mean(shares), "nats_per_label": nats / labels}
 
 
 def main() -> None:

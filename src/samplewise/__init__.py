@@ -3,16 +3,19 @@
 from samplewise.errors import TransducerError
 from samplewise.functional import joint_loss, rnnt_loss, transducer_loss
 from samplewise.modules import Joiner, TransducerLoss
+from samplewise.observe import Observation, observe
 from samplewise.plan import Plan, plan
 from samplewise.vocabulary import SampledVocabulary, sample_vocabulary
 
 __all__ = [
     "Joiner",
+    "Observation",
     "Plan",
     "SampledVocabulary",
     "TransducerError",
     "TransducerLoss",
     "joint_loss",
+    "observe",
     "plan",
     "rnnt_loss",
     "sample_vocabulary",

@@ -77,6 +77,7 @@ def test_the_log_has_losses_per_label_and_validation_errors(finished):
     assert [line["step"] for line in losses] == [1, 2, 3, 4, 5, 6]
     assert all(math.isfinite(line["transducer_nats_per_label"]) and line["ctc_nats_per_label"] > 0 for line in losses)
     assert losses[-1]["transducer_nats_per_label"] < losses[0]["transducer_nats_per_label"]
+    assert all(0 < line["active_share"] <= 1 and 0 <= line["bound"] < 1e-6 for line in losses)
     assert losses[-1]["epoch"] == pytest.approx(6 * 4 / 20)
     assert [line["step"] for line in lines if "eval_wer" in line] == [3, 6]
 

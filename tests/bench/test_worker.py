@@ -1,11 +1,12 @@
 """The process that measures, and how its deaths are told apart."""
 
-import logging
 import os
+from dataclasses import asdict
 
 import pytest
 import torch
 
+from samplewise import observe
 from samplewise.bench import memory, telemetry
 from samplewise.bench.cases import Case
 from samplewise.bench.environments import cache_directory
@@ -13,8 +14,9 @@ from samplewise.bench.methods import make_step
 from samplewise.bench.names import Method
 from samplewise.bench.protocol import WorkerError, WorkerProcess, worker_environment
 from samplewise.bench.truth import true_gradients
-from samplewise.bench.worker import WORST, compare, kind_of
+from samplewise.bench.worker import WORST, Worker, compare, kind_of
 from samplewise.bench.workloads import make_workload
+from samplewise.observe import calling, report_group
 
 CASE = Case("some", "random", 2, 12, 4, 9, 6, ragged=True)
 
@@ -45,15 +47,24 @@ def test_workspace_is_what_a_step_takes_beyond_its_gradients():
     assert abs(found["workspace"] - (96 << 20)) < 4 << 20
 
 
-def test_what_the_methods_log_is_heard_and_the_logger_left_as_it_was():
-    logger = logging.getLogger("samplewise")
-    before = logger.level, list(logger.handlers)
-    with telemetry.listening() as listener:
-        message = "guided: utterances %d to %d, active share %.4f, rounds %d, occupancy outside %.1e"
-        logger.debug(message, 0, 3, 0.05, 1, 2e-8)
-        logger.debug(message, 4, 7, 0.15, 2, 1e-8)
-    assert listener.summary() == {"active_share": pytest.approx(0.1), "rounds": 2, "outside": 2e-8, "ran": "guided"}
-    assert (logger.level, list(logger.handlers)) == before
+def test_what_the_methods_tell_is_heard():
+    with observe() as seen, calling("auto"):
+        report_group("guided", 0, 4, 100, exact=10, active=5, rounds=1, bound=2e-8)
+        report_group("tiled", 4, 8, 100, active=15)
+    found = {"active_share": 0.1, "exact_share": 0.55, "rounds": 1, "outside": 2e-8, "ran": "guided+tiled"}
+    assert telemetry.told(seen) == found
+    with observe() as nothing:
+        pass
+    assert telemetry.told(nothing) == {}
+
+
+def test_a_step_says_what_it_did():
+    worker = Worker()
+    worker.prepare(asdict(CASE), "guided", threads=1, budget=None, limit=None)
+    told = worker.step()["ours"]
+    assert told["ran"] == "guided" and 0 < told["active_share"] <= told["exact_share"] <= 1
+    assert told["predicted_workspace"] <= told["bound"] and told["outside"] < 1e-6
+    assert "ours" not in worker.step(), "the steps that count are not observed"
 
 
 def test_errors_are_told_apart():

@@ -17,8 +17,9 @@ SMALL = Case("small", "random", 3, 7, 4, 11, 5, ragged=True)
 
 
 def test_names_are_unique_and_every_case_survives_json():
-    cases = {case.name: case for name in SUITES for case in suite(name)}
-    for name in SUITES:
+    made = [name for name in SUITES if name != "trained"]  # whose cases depend on files: test_joints.py
+    cases = {case.name: case for name in made for case in suite(name)}
+    for name in made:
         for case in suite(name):
             assert cases[case.name] == case
             assert case_from(json.loads(json.dumps(dataclasses.asdict(case)))) == case

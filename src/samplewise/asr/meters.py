@@ -1,4 +1,4 @@
-"""What a step of training takes: seconds, processor seconds, and the process's peak memory."""
+"""What a step of training takes: seconds, processor seconds, the process's peak memory, and what its losses did."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import torch
 import transformers
 
+from samplewise import Observation
 from samplewise.asr.memory import proc_status
+from samplewise.observe import GroupReport
 
 NAMES = ("step_seconds", "step_cpu_seconds")
 MEDIANS = (*NAMES, "sampled_classes")
@@ -43,6 +45,22 @@ class StepTimes(transformers.TrainerCallback):
         steps, self.steps = self.steps, []
         means = [statistics.fmean(column) for column in zip(*steps, strict=True)]
         return dict(zip(NAMES, means, strict=True)) if means else {}
+
+
+class LossReports:
+    """What the losses since they were last asked for did. Figures are read then, so no step waits for a GPU."""
+
+    def __init__(self) -> None:
+        self.groups: list[GroupReport] = []
+
+    def add(self, seen: Observation) -> None:
+        self.groups += seen.groups
+
+    def take(self) -> list[float]:
+        """Active nodes, all nodes, and the largest bound of the share of occupancy outside the exact ones; then start anew."""
+        groups, self.groups = self.groups, []
+        active, nodes = sum(group.active_nodes or 0 for group in groups), sum(group.nodes for group in groups)
+        return [active, nodes, max((group.bound for group in groups), default=0.0)]
 
 
 def clocks() -> tuple[float, float]:

@@ -17,12 +17,13 @@ import transformers
 from torch.utils.data import DataLoader
 from transformers.trainer_callback import ExportableState
 
+import samplewise
 from samplewise.asr.batches import Batches
 from samplewise.asr.checkpoint import Run
 from samplewise.asr.decode import search
 from samplewise.asr.evaluate import count_errors
 from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
-from samplewise.asr.meters import StepTimes, load_average, peak_bytes
+from samplewise.asr.meters import LossReports, StepTimes, load_average, peak_bytes
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import Recipe
@@ -61,6 +62,7 @@ class TransducerTrainer(transformers.Trainer):
         self.sums: dict[str, float] = {}  # since the last line of the log
         self.eval_sums: dict[str, float] = {}
         self.times = StepTimes()
+        self.reports = LossReports()
         self.batch = (-1, 0)  # step, and which of its batches
         super().__init__(
             model=model,
@@ -95,7 +97,8 @@ class TransducerTrainer(transformers.Trainer):
 
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
         generator = self._class_generator() if model.training and self.recipe.sampling is not None else None
-        losses = model(**{name: inputs[name] for name in INPUTS}, generator=generator)
+        with samplewise.observe() as seen:
+            losses = model(**{name: inputs[name] for name in INPUTS}, generator=generator)
         if not torch.isfinite(losses["loss"]):
             raise UserError(
                 f"the loss of step {self.state.global_step + 1} is {losses['loss'].item()}; its utterances:\n  "
@@ -103,6 +106,7 @@ class TransducerTrainer(transformers.Trainer):
             )
         self._count(losses, inputs, self.sums if model.training else self.eval_sums)
         if model.training:
+            self.reports.add(seen)
             frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
             self.progress.saw(frames, inputs["target_lengths"].tolist())
         return (losses["loss"], losses) if return_outputs else losses["loss"]
@@ -125,10 +129,12 @@ class TransducerTrainer(transformers.Trainer):
             sums[name] = sums.get(name, 0.0) + amount
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Beside the Trainer's `loss`: its parts per label (nats), over all processes; what the steps took."""
+        """Beside the Trainer's `loss`: its parts per label (nats), and what the losses did, over all processes; what the steps
+        took."""
         if "loss" in logs and self.sums:
             logs.update(self._per_label(self.sums, ""))
             self.sums = {}
+            logs.update(self._reported())
             logs.update(self.times.take())
             if (peak := peak_bytes()) is not None:
                 logs["peak_bytes"] = peak
@@ -148,6 +154,12 @@ class TransducerTrainer(transformers.Trainer):
         if "classes" in totals:
             found["sampled_classes"] = totals["classes"] / totals["utterances"]
         return found
+
+    def _reported(self) -> dict[str, float]:
+        """The share of nodes whose gradients were made, and the proved bound of the occupancy outside the exact nodes."""
+        own = torch.tensor([self.reports.take()], dtype=torch.float64, device=self.args.device)
+        active, nodes, bound = self.accelerator.gather(own).unbind(1)  # (processes,) each
+        return {"active_share": float(active.sum() / nodes.sum()), "bound": float(bound.max())}
 
     def prediction_step(
         self, model: Any, inputs: Batch, prediction_loss_only: bool, ignore_keys: Any = None

@@ -14,6 +14,9 @@ examples:
       Check, time and weigh every method on workloads of a few seconds.
   samplewise bench run --suite table --output table.jsonl
       The sizes at which the README's figures are taken. Interrupted, the same command goes on where it was.
+  samplewise bench export runs/digits --output joints
+  samplewise bench run --suite trained --joints joints --output trained.jsonl
+      The joints of trained models: what the test utterances of a training run become at each of its checkpoints.
   samplewise bench report table.jsonl --output docs/results --insert README.md docs/*.md
       Tables, plots, one HTML page; and the tables put between their markers in the given files.
   samplewise bench peers
@@ -34,6 +37,7 @@ def add_bench(commands) -> None:
     actions = bench.add_subparsers(metavar="ACTION")
     add_run(actions)
     add_report(actions)
+    add_export(actions)
     add_action(actions, "peers", "list the other libraries that can be measured, and where they are")
     install = add_action(actions, "install", "install another library into an environment of its own")
     install.add_argument("peer", help="a name from `samplewise bench peers`")
@@ -49,6 +53,7 @@ def add_action(actions, name: str, summary: str) -> argparse.ArgumentParser:
 def add_run(actions) -> None:
     run = add_action(actions, "run", "measure, one JSON line a case and method")
     run.add_argument("--suite", choices=SUITES, nargs="+", default=["table"], help="which cases (default: table)")
+    run.add_argument("--joints", metavar="DIR", help="where suite trained finds encodings of trained models, *.npz")
     run.add_argument("--case", metavar="NAME", nargs="+", default=["*"], help="of these, only the ones named; * and ? are wild")
     run.add_argument("--output", metavar="FILE", default="runs/bench.jsonl", help="rows are added to it (default: %(default)s)")
     run.add_argument("--methods", metavar="METHOD", nargs="+", help="not the case's own: auto, auto:loss, auto:bf16, ...")
@@ -61,6 +66,19 @@ def add_run(actions) -> None:
     run.add_argument("--fresh", action="store_true", help="measure again what the file has already")
     run.add_argument("--busy", action="store_true", help="measure beside other work; every row says so")
     run.add_argument("--dry-run", action="store_true", help="list what would be measured")
+
+
+def add_export(actions) -> None:
+    export = add_action(
+        actions, "export", "write what the joint of a training run sees, at each of its checkpoints, for suite trained"
+    )
+    export.add_argument("run_directory", metavar="RUN", help="of `samplewise train`, or one checkpoint in it")
+    export.add_argument("--output", metavar="DIR", required=True, help="NAME_stepN.npz are written into it")
+    export.add_argument("--data", metavar="DIR", help="where the recordings are, as for `samplewise train`")
+    export.add_argument(
+        "--labels", metavar="N", type=int, default=100, help="test utterances are joined to so many (default: 100)"
+    )
+    export.add_argument("--utterances", metavar="N", type=int, default=2, help="joined ones in a file (default: 2)")
 
 
 def add_report(actions) -> None:

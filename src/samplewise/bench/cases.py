@@ -6,9 +6,13 @@ import random
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from samplewise.bench.names import OURS, PEER_METHODS, SAMPLED, YARDSTICK
+from samplewise.bench.joints import Joint, joints
+from samplewise.bench.names import OURS, PEER_METHODS, SAMPLED, SAMPLED_CLASSES, YARDSTICK
 
 WEIGHED = ("auto", "tiled", "batched", "plain")
+
+LONGER = {"bible_step3000": (0, 1, 0)}  # utterances of a file that are joined to one long one
+LARGEST_PLAIN = 1 << 30  # bytes of 4-D logits up to which plain PyTorch is measured on a trained model's joint
 
 FRAMES_A_SECOND, LABELS_A_SECOND = 25, 2.5  # of the sweep's audio: 40 ms a frame after subsampling, words or large word pieces
 
@@ -19,13 +23,17 @@ class Case:
 
     Attributes:
         name: unique among all cases.
-        weights: "random", or "planted" alignments that stand for a trained model.
+        weights: "random"; "planted" alignments, the extreme of a model that is sure; or "trained", what the joint of a trained
+            model sees.
         batch, frames, labels, classes, dim: B, T, U, V and D.
         ragged: lengths from 20% to 100% of T and U; otherwise every utterance has T frames and U labels.
         scale: factor on the output layer, to make logits large.
         seed: of the random numbers.
         measures: what is measured of "check", "time" and "memory"; a check comes before a time in any case.
         methods: which ones are run unless the command names some.
+        source: trained: the name of the file (joints.py).
+        utterances: trained: which ones of the file are joined to each utterance of the batch.
+        given: trained: frames and labels of each utterance of the batch.
     """
 
     name: str
@@ -40,9 +48,15 @@ class Case:
     seed: int = 1
     measures: tuple[str, ...] = ("check", "time", "memory")
     methods: tuple[str, ...] = (*OURS, "auto:loss", "plain", "gemm1", YARDSTICK, "tanh", *PEER_METHODS)
+    source: str = ""
+    utterances: tuple[tuple[int, ...], ...] = ()
+    given: tuple[tuple[int, int], ...] = ()
 
     def lengths(self) -> tuple[list[int], list[int]]:
-        """Frames and labels of each utterance; the first one is full."""
+        """Frames and labels of each utterance; but for trained models the first one is full."""
+        if self.given:
+            each = self.given[: self.batch]
+            return [min(t, self.frames) for t, _ in each], [min(u, self.labels) for _, u in each]
         if not self.ragged:
             return [self.frames] * self.batch, [self.labels] * self.batch
         draw = random.Random(self.seed)
@@ -73,13 +87,19 @@ class Case:
 
     def sizes(self) -> dict[str, Any]:
         """What decides the workload, without names and choices: the key under which rows of it are found again."""
-        return {key: value for key, value in asdict(self).items() if key not in ("name", "measures", "methods")}
+        unused = {"name", "measures", "methods", *(() if self.source else ("source", "utterances", "given"))}
+        return {key: value for key, value in asdict(self).items() if key not in unused}
 
 
 def case_from(values: dict[str, Any]) -> Case:
     """The inverse of dataclasses.asdict, after a trip through JSON."""
-    arguments: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    arguments: dict[str, Any] = {key: tuples(value) for key, value in values.items()}
     return Case(**arguments)
+
+
+def tuples(value: Any) -> Any:
+    """Lists within lists as tuples."""
+    return tuple(tuples(inner) for inner in value) if isinstance(value, list) else value
 
 
 def quick() -> list[Case]:
@@ -90,6 +110,28 @@ def quick() -> list[Case]:
         Case("quick-random", "random", 2, 30, 6, 40, 24, methods=("auto", "auto:loss", "auto:bf16", YARDSTICK)),
         Case("quick-ragged", "random", 4, 30, 6, 40, 24, ragged=True, methods=("auto", YARDSTICK)),
     ]
+
+
+def trained() -> list[Case]:
+    """What the joints of trained models see: the utterances of each file as one batch; of some, joined to a longer one, too."""
+    found = []
+    for joint in joints():
+        found.append(of_joint(joint.name, joint, tuple((i,) for i in range(len(joint.lengths)))))
+        if joint.name in LONGER:
+            found.append(of_joint(f"{joint.name}-long", joint, (LONGER[joint.name],)))
+    return found
+
+
+def of_joint(name: str, joint: Joint, utterances: tuple[tuple[int, ...], ...]) -> Case:
+    given = tuple((sum(joint.lengths[i][0] for i in some), sum(joint.lengths[i][1] for i in some)) for some in utterances)
+    frames, labels = max(t for t, _ in given), max(u for _, u in given)
+    plain = ("plain",) if 4 * len(given) * frames * (labels + 1) * joint.classes <= LARGEST_PLAIN else ()
+    sampled = SAMPLED[:1] if joint.classes > SAMPLED_CLASSES else ()
+    return Case(
+        name, "trained", len(given), frames, labels, joint.classes, joint.dim,
+        methods=("auto", "tiled", "guided", *plain, *sampled, YARDSTICK),
+        source=joint.name, utterances=utterances, given=given,
+    )  # fmt: skip
 
 
 def table() -> list[Case]:
@@ -173,7 +215,7 @@ def sampled() -> list[Case]:
     return [Case(f"sampled-{classes}", "random", 4, 300, 60, classes, 512, methods=methods) for classes in (2048, 8192)]
 
 
-SUITES = {made.__name__: made for made in (quick, table, accuracy, headline, sweep, axes, lattice, sampled)}
+SUITES = {made.__name__: made for made in (quick, trained, table, accuracy, headline, sweep, axes, lattice, sampled)}
 
 
 def suite(name: str) -> list[Case]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from samplewise.bench import environments, machine
+from samplewise.bench import environments, joints, machine
 from samplewise.bench.cases import Case, suite
 from samplewise.bench.errors import BenchError
 from samplewise.bench.names import Method
@@ -44,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         budget=size("--budget", arguments.budget), timeout=arguments.timeout,
         limit=size("--limit", arguments.limit) or int(FREE_SHARE * psutil.virtual_memory().available),
     )  # fmt: skip
+    if arguments.joints is not None:
+        os.environ[joints.DIRECTORY] = str(Path(arguments.joints).resolve())  # for the workers, too
     output, commit = Path(arguments.output), machine.code_state()
     known = read_rows([output]) if output.exists() and not arguments.fresh else []
     todos = list(plan(arguments, settings, commit, done_keys(known, arguments.busy)))
@@ -174,6 +177,20 @@ def install(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def export(arguments: argparse.Namespace) -> int:
+    from samplewise.asr.problems import UserError
+    from samplewise.bench.export import export_run
+
+    try:
+        for path in export_run(
+            Path(arguments.run_directory), Path(arguments.output), arguments.data, arguments.labels, arguments.utterances
+        ):
+            print(path)
+    except UserError as error:
+        raise BenchError(str(error)) from None
+    return 0
+
+
 def report(arguments: argparse.Namespace) -> int:
     from samplewise.bench.report.write import write_report
 
@@ -183,4 +200,6 @@ def report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {"run": run, "report": report, "peers": peers, "install": install}
+ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "run": run, "export": export, "report": report, "peers": peers, "install": install,
+}  # fmt: skip

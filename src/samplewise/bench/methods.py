@@ -11,7 +11,7 @@ from torch import Tensor
 import samplewise
 from samplewise.bench.baseline import plain_loss
 from samplewise.bench.cases import Case
-from samplewise.bench.names import PLAIN, SAMPLED, Method
+from samplewise.bench.names import PLAIN, SAMPLED, SAMPLED_CLASSES, Method
 from samplewise.bench.peers.adapters import STEPS
 from samplewise.bench.workloads import Workload, make_workload
 from samplewise.bench.yardsticks import make_yardstick
@@ -24,7 +24,6 @@ OUR_OPTIONS: dict[str, dict[str, Any]] = {
     "samplewise": {"method": "samplewise"},
     "batched": {"method": "batched"},
 }
-SAMPLED_CLASSES = 256
 Result = tuple[Tensor, tuple[Tensor, ...]]
 
 

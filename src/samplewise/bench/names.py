@@ -11,7 +11,8 @@ from samplewise.bench.errors import BenchError
 from samplewise.bench.peers.registry import BY_METHOD
 
 OURS = ("auto", "guided", "tiled", "tiled-exact", "samplewise", "batched")
-# over 256 classes, drawing included: an utterance's own; one set for the batch; that with whole 4-D tensors
+# over so many classes, drawing included: an utterance's own; one set for the batch; that with whole 4-D tensors
+SAMPLED_CLASSES = 256
 SAMPLED = ("sampled", "sampled-batch", "sampled-4d")
 PLAIN = "plain"
 YARDSTICK = "gemm3"  # the three matrix products; every time is also given as a multiple of theirs

@@ -1,12 +1,7 @@
-"""What our methods say about a call: the active share and the rounds of the guide from the log, the predicted workspace."""
+"""What our methods say about a call: what they did, and what the plan foretold."""
 
 from __future__ import annotations
 
-import logging
-import re
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,51 +9,20 @@ import torch
 import samplewise
 from samplewise.bench.cases import Case
 
-NUMBER = r"([-+0-9.e]+)"
-WORDS = {
-    "active_share": rf"active share {NUMBER}",
-    "rounds": rf"rounds {NUMBER}",
-    "outside": rf"occupancy outside {NUMBER}",
-    "guide_size": rf"guide(?: size)? {NUMBER}",
-}
 
-
-class Listener(logging.Handler):
-    """Collects numbers from the debug messages of the logger "samplewise", one value a group of utterances."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.found: dict[str, list[float]] = defaultdict(list)
-        self.methods: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        for key, pattern in WORDS.items():
-            match = re.search(pattern, message)
-            value = getattr(record, key, None) if match is None else float(match[1])
-            if isinstance(value, (int, float)):
-                self.found[key].append(float(value))
-        method = re.match(r"(\w+):", message)
-        if method and method[1] not in self.methods:
-            self.methods.append(method[1])
-
-    def summary(self) -> dict[str, Any]:
-        """The mean active share, the largest of the other numbers, and the methods that spoke."""
-        numbers = {key: sum(v) / len(v) if key == "active_share" else max(v) for key, v in self.found.items()}
-        return {**numbers, **({"ran": "+".join(self.methods)} if self.methods else {})}
-
-
-@contextmanager
-def listening() -> Iterator[Listener]:
-    logger, listener = logging.getLogger("samplewise"), Listener()
-    level = logger.level
-    logger.addHandler(listener)
-    logger.setLevel(logging.DEBUG)
-    try:
-        yield listener
-    finally:
-        logger.setLevel(level)
-        logger.removeHandler(listener)
+def told(seen: samplewise.Observation) -> dict[str, Any]:
+    """The shares of active and of exact nodes, the most rounds, the proved bound of the occupancy outside the exact nodes, and
+    the methods that ran."""
+    if not seen.groups:
+        return {}
+    active = {} if seen.active_share is None else {"active_share": seen.active_share}
+    return {
+        **active,
+        "exact_share": seen.exact_share,
+        "rounds": seen.rounds,
+        "outside": seen.bound,
+        "ran": "+".join(seen.methods),
+    }
 
 
 def foretold(

@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samplewise import Observation, observe
 from samplewise.bench.cases import Case, case_from
 from samplewise.bench.memory import limit_memory, weigh
 from samplewise.bench.methods import OUR_OPTIONS, Result, make_step, make_yardstick_step, warm_up
 from samplewise.bench.names import Method
-from samplewise.bench.telemetry import foretold, listening
+from samplewise.bench.telemetry import foretold, told
 from samplewise.bench.truth import true_gradients
 from samplewise.bench.workloads import make_workload
 
@@ -84,28 +85,28 @@ class Worker:
         return {"on": "all of it" if here else f"{made.batch}x{made.frames}x{made.labels}x{made.classes}", **errors}
 
     def weigh(self) -> dict[str, Any]:
-        with listening() as listener:
+        with observe() as seen:
             found = weigh(self.the_ready.step)
-        return {**found, "ours": self.about_ours(listener.summary())}
+        return {**found, "ours": self.about_ours(seen)}
 
     def step(self) -> dict[str, Any]:
         ready = self.the_ready
         if self.heard is None:  # the first step is not among those that count
-            with listening() as listener:
+            with observe() as seen:
                 seconds = timed(ready.step)
-            self.heard = self.about_ours(listener.summary())
+            self.heard = self.about_ours(seen)
             return {"seconds": seconds, "ours": self.heard}
         return {"seconds": timed(ready.step)}
 
-    def about_ours(self, heard: dict[str, Any]) -> dict[str, Any]:
-        ready = self.the_ready
+    def about_ours(self, seen: Observation) -> dict[str, Any]:
+        ready, heard = self.the_ready, told(seen)
         if ready.method.base not in OUR_OPTIONS:
             return {}
         name = str(OUR_OPTIONS[ready.method.base].get("method", "auto"))
         dtype = torch.bfloat16 if ready.method.bf16 else torch.float32
-        share = heard.get("active_share", 1.0)
+        share = seen.exact_share if "guided" in seen.methods else seen.active_share  # of what is kept for the gradients
         gradient = not ready.method.loss_only
-        return {**heard, **foretold(ready.case, name, ready.budget, gradient=gradient, dtype=dtype, share=share)}
+        return {**heard, **foretold(ready.case, name, ready.budget, gradient=gradient, dtype=dtype, share=share or 1.0)}
 
     @property
     def the_ready(self) -> Prepared:
@@ -129,7 +130,10 @@ def compare(result: Result, truth: dict[str, Any], worst: tuple[float, float]) -
     }
     gradient_error = max(errors.values(), default=0.0)
     ok = loss_error <= worst[0] and gradient_error <= worst[1]  # a NaN is not
-    return {"loss": loss_error, "gradient": gradient_error if errors else None, "gradients": errors, "ok": ok}
+    return {
+        "value": float(truth["loss"]), "loss": loss_error, "gradient": gradient_error if errors else None, "gradients": errors,
+        "ok": ok,
+    }  # fmt: skip
 
 
 def difference(found: Tensor, true: Tensor) -> float:

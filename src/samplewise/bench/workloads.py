@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from samplewise.bench.cases import Case
+from samplewise.bench.joints import directory, load
 
 SCORE = 12.0  # of the planted class at a frame, in nats
 NOISE = 0.3  # standard deviation of what is added to both encodings
@@ -52,6 +53,8 @@ class Workload:
 
 
 def make_workload(case: Case) -> Workload:
+    if case.weights == "trained":
+        return trained_workload(case)
     generator = torch.Generator().manual_seed(case.seed)
     frames, labels = case.lengths()
     B, T, U, V, D = case.batch, case.frames, case.labels, case.classes, case.dim
@@ -72,6 +75,22 @@ def make_workload(case: Case) -> Workload:
         encoder_out = pointing(weight)[planted].add_(normal(B, T, D), alpha=NOISE)
         predictor_out = NOISE * normal(B, U + 1, D)
     return Workload(encoder_out, predictor_out, weight * case.scale, bias, targets, *lengths)
+
+
+def trained_workload(case: Case) -> Workload:
+    """Utterances of a trained model's file, joined as the case says, cut to its lengths, and padded with zeros."""
+    arrays = {name: torch.from_numpy(array) for name, array in load(directory() / f"{case.source}.npz").items()}
+    frames, labels = case.lengths()
+    encoder_out, predictor_out = (torch.zeros(case.batch, n, case.dim) for n in (case.frames, case.labels + 1))
+    targets = torch.zeros(case.batch, case.labels, dtype=torch.int64)
+    for b, (some, t, u) in enumerate(zip(case.utterances[: case.batch], frames, labels, strict=True)):
+        rows = [arrays[f"predictor_out_{i}"] for i in some]
+        rows = [*(row[:-1] for row in rows[:-1]), rows[-1]]  # what has seen all labels of one sees none of the next
+        encoder_out[b, :t] = torch.cat([arrays[f"encoder_out_{i}"] for i in some])[:t]
+        predictor_out[b, : u + 1] = torch.cat(rows)[: u + 1]
+        targets[b, :u] = torch.cat([arrays[f"targets_{i}"] for i in some])[:u]
+    lengths = torch.tensor(frames), torch.tensor(labels)
+    return Workload(encoder_out, predictor_out, arrays["weight"] * case.scale, arrays["bias"], targets, *lengths)
 
 
 def plant(targets: Tensor, frames: list[int], labels: list[int], width: int, generator: torch.Generator) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from samplewise.kernels.eager.activation import activate, derivative
 from samplewise.kernels.layout import padded_table
+from samplewise.observe import report_group
 from samplewise.ops.problem import Gradients, Problem
 from samplewise.ops.samplewise import clear_unusable
 from samplewise.ops.tiles import add_product
@@ -36,6 +37,8 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tenso
     lp_blank, lp_label = (torch.empty(h.shape[0], dtype=p.real, device=p.device) for _ in range(2))
     kernels.emission(h, p.bias, node, label, p.blank, P_D, lp_blank, lp_label)  # f^W_1
 
+    nodes = sum(t * (u + 1) for t, u in zip(*p.lengths, strict=True))
+    report_group("batched", 0, B, nodes, active=None if gradients is None else nodes)
     losses = weights.new_empty(B)
     table = padded_table(p.lengths.frames, p.lengths.labels, T, width, p.device)
     if gradients is None:

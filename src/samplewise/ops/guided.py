@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE
+from samplewise.observe import report_group
 from samplewise.ops import tiled
 from samplewise.ops.bounds import Whole, bound
 from samplewise.ops.problem import Gradients, Group, Problem
@@ -115,30 +116,36 @@ def run_group(
         kept.clear()
     band = Band.of(problem, group, tile, kept)
     bound(problem, group, whole, tile, band.lp_blank, band.lp_label)
-    if not settle(band, losses[here], tolerance * OUTSIDE / problem.label_factor):
+    settled = settle(band, losses[here], tolerance * OUTSIDE / problem.label_factor)
+    if settled is None:
         return False
+    active = None
     if gradients is not None:
-        gradient(band, weights[here], losses[here], gradients, tolerance * LEFT_OUT)
+        active = gradient(band, weights[here], losses[here], gradients, tolerance * LEFT_OUT)
+    report_group(
+        "guided", group.first, group.stop, group.nodes, exact=band.exact_nodes, rounds=settled[0], bound=settled[1], active=active
+    )  # fmt: skip
     return True
 
 
-def settle(band: Band, losses: Tensor, limit: float) -> bool:
-    """Grow the exact nodes until the occupancy outside them, summed, is within the limit."""
-    for _ in range(MOST_ROUNDS):
+def settle(band: Band, losses: Tensor, limit: float) -> tuple[int, float] | None:
+    """Grow the exact nodes until the occupancy outside them, summed, is within the limit. Returns rounds and that sum, or None
+    where every node should be exact."""
+    for rounds in range(MOST_ROUNDS + 1):
         band.lattice(losses)
         if not bool(torch.isfinite(losses).all()):
-            return False  # what is wrong with an utterance is said by its exact emissions
-        if band.exact and float(band.outside().max()) <= limit:
-            return True
+            return None  # what is wrong with an utterance is said by its exact emissions
+        if band.exact and (outside := float(band.outside().max())) <= limit:
+            return rounds, outside
         missing = band.missing(losses, limit * MARGIN)
         if band.exact_nodes + missing.numel() > WIDE * band.group.nodes:
-            return False
+            return None
         band.make_exact(missing)
-    return False
+    return None
 
 
-def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, tolerance: float) -> None:
-    """Gradients from the exact nodes that carry all but the tolerance of the occupancy."""
+def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, tolerance: float) -> int:
+    """Gradients from the exact nodes that carry all but the tolerance of the occupancy; returns how many they are."""
     problem, group = band.problem, band.group
     if problem.label_factor != 1.0:
         band.gamma_label.mul_(problem.label_factor)
@@ -153,3 +160,4 @@ def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, 
     weight = weights[torch.searchsorted(group.table[:, START].contiguous(), node, right=True) - 1].to(problem.real)
     occupancy = Occupancy(torch.cat(denominator)[order], band.gamma_blank[node] * weight, band.gamma_label[node] * weight)
     gradient_pass(problem, group, node, band.tile, occupancy, gradients, band.kept, packed=True)
+    return node.numel()

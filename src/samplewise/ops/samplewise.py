@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, START, STRIDE
+from samplewise.observe import report_group
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Tile, emission_pass, gradient_tile, run_lattice
 from samplewise.plan.planner import Schedule
@@ -42,6 +43,7 @@ def run_group(
         rows = gradients.open(problem, group)
         gradient_tile(problem, group, node, tile, occupancy, gradients, rows)
         gradients.close(problem, group)
+    report_group("samplewise", group.first, group.stop, group.nodes, active=None if gradients is None else group.nodes)
 
 
 def clear_unusable(z: Tensor, table: Tensor, losses: Tensor) -> None:

@@ -7,15 +7,12 @@ those of the active nodes again.
 
 from __future__ import annotations
 
-import logging
-
 from torch import Tensor
 
+from samplewise.observe import report_group
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Tile, emission_pass, gradient_pass, run_lattice
 from samplewise.plan.planner import Schedule
-
-logger = logging.getLogger("samplewise")
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
@@ -39,8 +36,9 @@ def run_group(
         kept.clear()
     emission_pass(problem, group, None, tile, out, kept)
     occupancy = run_lattice(problem, group, out, weights, losses, gradients is not None)
+    active = None
     if gradients is not None:
         active = problem.kernels.select(*occupancy[1:], group.table, losses[group.first : group.stop], tolerance)
-        share = active.numel() / group.nodes
-        logger.debug("tiled: utterances %d to %d, active share %.4f", group.first, group.stop - 1, share)
         gradient_pass(problem, group, active, tile, occupancy, gradients, kept)
+    active_nodes = None if active is None else active.numel()
+    report_group("tiled", group.first, group.stop, group.nodes, active=active_nodes)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
+from samplewise.observe import calling, planned
 from samplewise.ops import batched, guided, sampled, samplewise, tiled
 from samplewise.ops.guards import finish_nonfinite, hold, once, release, scale_once
 from samplewise.ops.problem import (
@@ -77,7 +78,7 @@ def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple
     if scale != 1.0:
         weights = weights / (top := weights.abs().max().clamp(min=1e-30)) * scale
         scale /= float(top)
-    with torch.autocast(weight.device.type, enabled=False):
+    with torch.autocast(weight.device.type, enabled=False), calling(options.method):
         if inputs.classes is None:
             losses = passes(problem_of(inputs, lengths, options), weights, gradients, options)
         else:
@@ -86,7 +87,7 @@ def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple
                 own = None if gradients is None else gradients.part(part.first, part.stop, part.inputs.weight.shape[0])
                 here = slice(part.first, part.stop)
                 problem = problem_of(part.inputs, part.lengths, options._replace(blank=part.blank))
-                losses[here] = passes(problem, weights[here], own, options, gathered=True)
+                losses[here] = passes(problem, weights[here], own, options, part.first, gathered=True)
                 if gradients is not None and own is not None:
                     sampled.add_part(gradients, own, part.classes)
     if gradients is not None:
@@ -97,9 +98,10 @@ def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple
 
 
 def passes(
-    problem: Problem, weights: Tensor, gradients: Gradients | None, options: Options, *, gathered: bool = False
+    problem: Problem, weights: Tensor, gradients: Gradients | None, options: Options, first: int = 0, *, gathered: bool = False
 ) -> Tensor:
-    """Losses (B,) by the method that the options ask for; `gathered` if the weight is a copy made for this call."""
+    """Losses (B,) by the method that the options ask for; `gathered` if the weight is a copy made for this call, of whose
+    batch the problem's first utterance is number `first`."""
     lengths = problem.lengths
     sizes = Sizes(
         lengths.frames, lengths.labels, problem.weight.shape[0], problem.weight.shape[1], problem.compute.itemsize,
@@ -109,6 +111,7 @@ def passes(
     budget, default = options.memory_budget or None, default_budget(problem.device)
     tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance
     schedule = schedule_of(options.method, sizes, budget, default, problem.encoder_out.shape[1], problem.predictor_out.shape[1])
+    planned(schedule.workspace, first)
     if schedule.method == "batched":
         return batched.run(problem, weights, gradients)
     if schedule.method == "samplewise":

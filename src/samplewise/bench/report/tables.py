@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from samplewise.bench.cases import FRAMES_A_SECOND, suite
-from samplewise.bench.names import Method
+from samplewise.bench.joints import by_step
+from samplewise.bench.names import SAMPLED, SAMPLED_CLASSES, Method
 from samplewise.bench.peers.registry import BY_METHOD
 from samplewise.bench.records import Row
 from samplewise.bench.report.results import Results, is_exact_peer
@@ -20,6 +21,8 @@ def all_tables(results: Results) -> dict[str, str]:
     """Every table that has something in it."""
     tables = {case: markdown(case_table(results, case), results) for case in results.cases}
     for name, make in (
+        ("trained", trained_table),
+        ("trained-sampled", trained_sampled_table),
         ("summary", summary_table),
         ("targets", targets_table),
         ("accuracy", accuracy_table),
@@ -61,6 +64,49 @@ def figures(row: Row) -> tuple[str, ...]:
     )
 
 
+def trained_table(results: Results) -> Table:
+    """The joints of trained models under `auto`, a line a model and step."""
+    header = (
+        "joint of", "B×T×U×V, D", "nats a label", "`auto`", "of three GEMMs", "`tiled`, of them", "active share",
+        "proved bound", "workspace",
+    )  # fmt: skip
+    body = []
+    for row in trained_rows(results):
+        case, ours = row["case"], row["ours"] or {}
+        labels = sum(labels for _, labels in row["sizes"]["given"])
+        body.append((
+            case + mark(row), sizes_of(row), f"{row['check']['value'] / labels:.2g}" if row["check"] else "",
+            seconds_of(results, case, "auto"), multiple_of(results, case, "auto"), multiple_of(results, case, "tiled"),
+            share(ours.get("active_share")), bound(ours.get("outside")), bytes_of(results, case, "auto"),
+        ))  # fmt: skip
+    return header, body
+
+
+def trained_sampled_table(results: Results) -> Table:
+    """The exact loss beside the loss over sampled classes, on the joints of trained models."""
+    header = (
+        "joint of", "V", "exact (`auto`)", f"over {SAMPLED_CLASSES} sampled classes", "exact / sampled", "workspace, exact",
+        "workspace, sampled", "the sampled loss is off by",
+    )  # fmt: skip
+    body = []
+    for row in trained_rows(results):
+        case, sampled = row["case"], results.row(row["case"], SAMPLED[0])
+        quotient = results.quotient(case, "auto", SAMPLED[0])
+        if sampled and quotient:
+            times = seconds_of(results, case, "auto"), seconds_of(results, case, SAMPLED[0])
+            off = f"{sampled['check']['loss']:.0%}" if sampled["check"] else ""
+            space = bytes_of(results, case, "auto"), bytes_of(results, case, SAMPLED[0])
+            body.append((case + mark(row), str(row["sizes"]["classes"]), *times, f"{quotient:.2g}", *space, off))
+    return header, body
+
+
+def trained_rows(results: Results) -> list[Row]:
+    """Those of `auto`, in the order of the suite: models by name and step."""
+    rows = [results.row(case, "auto") for case in results.cases]
+    found = [row for row in rows if row and row["sizes"]["weights"] == "trained"]
+    return sorted(found, key=lambda row: (*by_step(row["sizes"]["source"]), row["case"]))
+
+
 def summary_table(results: Results) -> Table:
     """`auto` beside the best that there is, a line a workload."""
     header = (
@@ -80,7 +126,7 @@ def summary_table(results: Results) -> Table:
         faster = results.quotient(case, peer, "auto") if peer else None
         assert row is not None
         body.append((
-            case + mark(row), sizes_of(row), seconds_of(results, case, "auto"), f"{results.ratio(case, 'auto') or 0.0:.2g}",
+            case + mark(row), sizes_of(row), seconds_of(results, case, "auto"), multiple_of(results, case, "auto"),
             bytes_of(results, case, "auto"), f"{seconds_of(results, case, 'plain')}, {bytes_of(results, case, 'plain')}",
             f"{peer}: {seconds_of(results, case, peer)}, {bytes_of(results, case, peer)}" if peer else "none installed",
             f"{faster:.1f}×" if faster else "",
@@ -142,7 +188,10 @@ def headline_table(results: Results) -> Table:
 
 def active_table(results: Results) -> Table:
     """What our methods say about themselves."""
-    header = ("workload", "method", "ran", "active share", "rounds", "workspace", "predicted", "predicted / measured")
+    header = (
+        "workload", "method", "ran", "active share", "exact share", "rounds", "proved bound", "workspace", "predicted",
+        "predicted / measured",
+    )  # fmt: skip
     body = []
     for row in results.rows:
         ours, memory = row["ours"] or {}, row["memory"]
@@ -150,7 +199,8 @@ def active_table(results: Results) -> Table:
         if row["status"] == "ok" and memory and predicted:
             body.append((
                 row["case"], shown(row), ours.get("ran") or ours.get("chosen", ""),
-                f"{ours['active_share']:.1%}" if "active_share" in ours else "", f"{ours.get('rounds', 0):.0f}",
+                share(ours.get("active_share")), share(ours.get("exact_share")), f"{ours.get('rounds', 0):.0f}",
+                bound(ours.get("outside")),
                 show_bytes(memory["workspace"]), show_bytes(predicted), f"{predicted / max(memory['workspace'], 1):.2f}",
             ))  # fmt: skip
     return header, body
@@ -199,6 +249,12 @@ def seconds_of(results: Results, case: str, method: str) -> str:
     return time_of(seconds) if seconds is not None else row["status"] if row else "not measured"
 
 
+def multiple_of(results: Results, case: str, method: str) -> str:
+    """The time as a multiple of the three matrix products'."""
+    ratio = results.ratio(case, method)
+    return "" if ratio is None else f"{ratio:.2g}"
+
+
 def bytes_of(results: Results, case: str, method: str) -> str:
     workspace = results.workspace(case, method)
     return show_bytes(workspace) if workspace is not None else "no figure"
@@ -208,6 +264,15 @@ def time_of(seconds: float) -> str:
     if seconds >= 60:
         return f"{seconds:.0f} s"
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def bound(value: float | None) -> str:
+    """Of the share of occupancy outside the exact nodes."""
+    return "" if value is None else f"{value:.0e}" if value else "0"
 
 
 def error(value: float | None) -> str:

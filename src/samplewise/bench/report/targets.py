@@ -35,6 +35,10 @@ def of_gemms(case: str, limit: float) -> Target:
     return Target(case, "`auto`, of the three GEMMs", lambda r: r.ratio(case, "auto"), limit)
 
 
+def of_tiled(case: str, limit: float) -> Target:
+    return Target(case, "`auto`, of `tiled`", lambda r: r.quotient(case, "auto", "tiled"), limit)
+
+
 def faster_than_peers(case: str, limit: float) -> Target:
     def value(results: Results) -> float | None:
         peer = results.best_exact_peer(case)
@@ -123,11 +127,18 @@ def prediction(pick: Callable[[Iterable[float]], float]) -> Value:
 
 ONE, MANY = "sweep-40s-1", "sweep-40s-1024"
 TARGETS = (
-    of_gemms("planted", 0.12),
-    of_gemms("planted-long", 0.06),
+    of_gemms("bible_step3000", 0.08),
+    of_gemms("bible_step3000-long", 0.045),
+    of_gemms("bible_step1000", 0.14),
+    of_tiled("bible_step250", 1.03),
+    of_gemms("an4_characters_step1180", 0.6),
+    of_gemms("digits_step500", 0.5),
+    of_gemms("planted", 0.08),
+    of_gemms("planted-long", 0.035),
     of_gemms("planted-8192", 0.12),
-    of_gemms("planted-1500", 0.06),
-    of_gemms("random", 0.65),
+    of_gemms("planted-1500", 0.025),
+    of_tiled("random", 1.0),
+    of_gemms("characters", 1.0),
     *(faster_than_peers(case, 10.0) for case in ("planted", "planted-long", "planted-8192", "planted-1500")),
     faster_than_peers("random", 2.0),
     faster_than_peers("characters", 2.5),
