@@ -38,7 +38,6 @@ TOLERANCES = (1e-3, 1e-5, 1.2e-7, 1e-9)  # of the joints in float64
 def joint(seed: int):
     """The joint of a seed, and how it is run."""
     import torch
-
     from tests.structured import large, structured
 
     problem, activation, said = (large if seed % LARGE == LARGE - 1 else structured)(seed)
@@ -52,7 +51,6 @@ def joint(seed: int):
 def check(seeds: list[int]) -> list[dict]:
     """One record a seed: its kind, and what was missed by how much."""
     import torch
-
     from tests.judge import judge
 
     torch.set_num_threads(1)
@@ -70,9 +68,8 @@ def check(seeds: list[int]) -> list[dict]:
 
 
 def rounding(seeds: list[int]) -> list[dict]:
-    """How far the tiled method with its default tolerance, and the batched one, are from tiled at 0: shares of what is allowed."""
+    """How far tiled with its default tolerance, and batched, are from tiled at 0, in units of what is allowed."""
     import torch
-
     from tests import judge as j
     from tests.problems import FLOATS, ours, upstream
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-WORK, MOST_NODES = 16e6, 3000  # of a joint: N V (D + 32), and nodes
+WORK, MOST_NODES = 16e6, 6000  # of a joint: N V (D + 32), and nodes
 
 
 class Draw:

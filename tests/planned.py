@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from samplewise.reference import ACTIVATIONS
-from tests.draws import MOST_NODES, WORK, Draw, Shape
+from tests.draws import MOST_NODES, Draw, Shape
 from tests.problems import Problem
 
+LOGITS = 6e5  # of a planned joint: nodes times classes
 OFF, ON = -30.0, 8.0  # encodings at which a gelu or silu is nothing, and plainly linear
 
 
@@ -113,11 +114,15 @@ def inverse(activation: str, degree: Tensor) -> Tensor:
     return torch.where(degree > 0, low, OFF)
 
 
-def planned_shape(draw: Draw) -> Shape:
-    V = draw.size(30, 1500)
-    U = draw.integer(1, 10)
-    nodes = int(min(MOST_NODES, WORK / (V * 60)))
-    T = max(U + 2, draw.integer(nodes // (3 * (U + 1)), nodes // (U + 1)))
+def planned_shape(draw: Draw, between: tuple[int, int] | None = None) -> Shape:
+    """Mostly few classes and long rows: what is wrong by little a frame adds up along a row.
+
+    Mostly more than eight rows, too: a method that looks at as many nodes at a time has not seen every row.
+    """
+    U = draw.integer(*(between or draw.choice(((1, 7), (8, 14), (8, 14)))))
+    V = draw.size(max(30, 2 * U), draw.choice((300, 300, 1500)))
+    most = max(U + 2, int(min(MOST_NODES, LOGITS / V) / (U + 1)))
+    T = most if draw.chance(0.5) else max(U + 2, draw.integer(most // 4, most))
     frames, labels = [T], [U]
     if draw.chance(0.2):
         frames.append(draw.integer(U + 1, T))
@@ -155,8 +160,8 @@ def fit_labels(draw: Draw, plan: Plan, shape: Shape, fit: float) -> list[list[in
 
 def leaks(draw: Draw, plan: Plan, shape: Shape, free: list[int]) -> str:
     """Give classes of `free` a share of some rows or frames; what is said of it."""
-    U, share = max(shape.labels), draw.choice((0.005, 0.02, 0.05, 0.2, 0.5))
-    count = draw.choice((1, 1, 1, 2, 8, 40))
+    U, share = max(shape.labels), draw.choice((0.005, 0.02, 0.05, 0.2, 0.4))
+    count = draw.choice((1, 1, 2, 4, 8, 40))
     kind = draw.choice(("each row", "each row", "some rows", "every frame", "frames from t on", "some frames"))
     if kind in ("each row", "some rows"):
         for u in range(U + 1) if kind == "each row" else draw.some(range(U + 1), draw.integer(1, 2)):
@@ -238,23 +243,23 @@ def confident(draw: Draw) -> tuple[Problem, str, str]:
 
 
 def as_in_the_issue(draw: Draw) -> tuple[Problem, str, str]:
-    """A label between two bunches of labels fits a little in another place; after u labels one class holds a share."""
-    U, V, T = draw.integer(2, 9), draw.size(80, 1500), 0
-    T = max(40, min(900, int(WORK / (V * 60 * (U + 1)))))
+    """A label between two bunches of labels fits a little in another place; after u labels some classes hold a share."""
+    shape = planned_shape(draw, (8, 13) if draw.chance(0.8) else (2, 7))
+    (T, *_), (U, *_), V = shape.frames, shape.labels, shape.vocab
     shape, split = Shape([T], [U], V, 0), draw.integer(1, U - 1)
     plan = Plan.of(draw, shape, distinct_labels(draw, shape), -30.0)
     early = draw.some(range(max(split, T // 8)), split)
-    late = draw.some(range(T - max(U - split, T // 6), T), U - split)
-    for u, t in enumerate((early + late)[:U]):
+    late = draw.some(range(T - max(U - split, T // 8), T), U - split)
+    for u, t in enumerate(early + late):
         plan.at_frames([[t]], {plan.targets[u]: 3.0 + 30.0})
-    again = draw.integer(early[-1] + 1, T // 4) if early else T // 5
+    again = draw.integer(early[-1] + 1, max(early[-1] + 1, T // 4))
     logit = draw.number(-20, 3)
     plan.at_frames([[again]], {plan.targets[split]: logit + 30.0})
-    share = draw.choice((0.005, 0.01, 0.02, 0.03, 0.05, 0.1))
+    share, count = draw.choice((0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4)), draw.choice((1, 1, 2, 4, 8))
     free = others(draw, shape, plan.targets, V)
     for u in range(U + 1):
-        plan.at_rows([u], plan.gain_to([draw.choice(free)], share))
-    said = f"label {split} of {U} fits again at {again} with {logit:.1f}, {share} leaks, T {T}, V {V}"
+        plan.at_rows([u], plan.gain_to(draw.some(free, count), share))
+    said = f"label {split} of {U} fits again at {again} with {logit:.1f}, {count} classes leak {share}, T {T}, V {V}"
     activation = draw.choice(("identity", "identity", *ACTIVATIONS))
     return plan.build(draw, activation, 0.0, 0), activation, said
 
@@ -262,7 +267,7 @@ def as_in_the_issue(draw: Draw) -> tuple[Problem, str, str]:
 def two_places(draw: Draw) -> tuple[Problem, str, str]:
     """tests/ops/test_guided.py's, of random sizes: one label near the start and near the end, other leaks before and after."""
     V = draw.size(80, 2000)
-    T = max(20, min(600, int(WORK / (V * 80))))
+    T = max(20, min(600, int(LOGITS / V / 2)))
     shape = Shape([T], [1], V, 0)
     plan = Plan.of(draw, shape, [1], -30.0)
     first, last = draw.integer(0, T // 8), T - 1 - draw.integer(0, T // 8)
@@ -279,7 +284,7 @@ def two_places(draw: Draw) -> tuple[Problem, str, str]:
 def label_that_leaks(draw: Draw) -> tuple[Problem, str, str]:
     """tests/ops/test_guided.py's, of random sizes: before an early label another one leaks, after it classes that are none."""
     V, U = draw.size(100, 1000), draw.integer(4, 20)
-    T = max(2 * U + 8, min(500, int(WORK / (V * 80 * (U + 1)))))
+    T = max(2 * U + 8, min(500, int(LOGITS / (V * (U + 1)))))
     shape, split = Shape([T], [U], V, 0), draw.integer(1, min(3, U - 2))
     targets = draw.plain.sample(range(1, V), U)
     plan = Plan.of(draw, shape, targets, -30.0)

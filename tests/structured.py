@@ -201,20 +201,33 @@ def issue_example(frames=900, vocab=2000, share=0.02, again=60, fit=33.0, seed=N
 
 
 def altered(draw: Draw, problem: Problem) -> tuple[Problem, str]:
-    """Sometimes mask classes by a bias of -inf, and always give the classes other numbers."""
-    said, bias = "", problem.bias
+    """The same problem in other words: other numbers for the classes, terms that cancel, garbage in the padding. And sometimes
+    classes that are masked by a bias of -inf."""
+    said, weight, bias = "", problem.weight, problem.bias
+    encoder_out, predictor_out = problem.encoder_out.clone(), problem.predictor_out.clone()
     free = torch.ones(len(bias), dtype=torch.bool)
     free[problem.targets.unique()] = False
     free[problem.blank] = False
+    if draw.chance(0.1):  # which no softmax sees
+        weight, bias = weight + draw.normal(weight.shape[1]) * draw.choice((0.3, 3.0)), bias + draw.number(-30, 30)
+        said += ", all logits shifted"
+    if draw.chance(0.1):  # which no sum of an encoding of frames and one of rows sees
+        shift = draw.normal(encoder_out.shape[2]) * draw.choice((1.0, 8.0, 30.0))
+        encoder_out, predictor_out = encoder_out + shift, predictor_out - shift
+        said += f", encodings apart by {float(shift.abs().max()):.2g}"
     if draw.chance(0.15) and free.any():
         share = draw.choice((0.02, 0.5, 1.0))
         masked = free & (draw.uniform(len(bias)) < share)
         bias = bias.masked_fill(masked, -math.inf)
-        said = f", {int(masked.sum())} masked"
+        said += f", {int(masked.sum())} masked"
+    for b, (t, u) in enumerate(zip(problem.encoder_lengths.tolist(), problem.target_lengths.tolist(), strict=True)):
+        encoder_out[b, t:], predictor_out[b, u + 1 :] = math.nan, draw.choice((0.0, math.nan, 1e30))
     order = torch.randperm(len(bias), generator=draw.tensors)  # class order[v] becomes class v
     place = order.argsort()
-    targets = place[problem.targets]
-    problem = replace(problem, weight=problem.weight[order], bias=bias[order], targets=targets, blank=int(place[problem.blank]))
+    problem = Problem(
+        encoder_out, predictor_out, weight[order], bias[order], place[problem.targets], problem.encoder_lengths,
+        problem.target_lengths, int(place[problem.blank]),
+    )  # fmt: skip
     return problem, said
 
 
