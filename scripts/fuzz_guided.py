@@ -71,7 +71,7 @@ def rounding(seeds: list[int]) -> list[dict]:
     """How far tiled with its default tolerance, and batched, are from tiled at 0, in units of what is allowed."""
     import torch
     from tests import judge as j
-    from tests.problems import FLOATS, ours, upstream
+    from tests.problems import ours, upstream
 
     torch.set_num_threads(1)
     records = []
@@ -80,10 +80,9 @@ def rounding(seeds: list[int]) -> list[dict]:
         problem, weights = problem.to(torch.float32), upstream(problem)
         options = {"reduction": "none", "activation": activation, "upstream": weights}
         right = ours(problem, method="tiled", tolerance=0.0, **options)
-        bounds = j.bounds_of(problem, activation, j.EPS, weights)
-        limits = dict.fromkeys(FLOATS, j.GRADIENT) | {"loss": j.VALUE}
+        bounds = j.bounds_of(problem, activation, torch.finfo(torch.float32).eps, weights)
         for method in ("tiled", "batched"):
-            found = j.excess(ours(problem, method=method, **options), right, bounds, limits)
+            found = j.excess(ours(problem, method=method, **options), right, bounds, j.limits(torch.float32))
             records.append({"seed": seed, "kind": said.split(":")[0], "said": said, "method": method, "excess": found})
     return records
 
