@@ -2,9 +2,9 @@
 
 A method that leaves nodes out promises: all but a share `tolerance` of an utterance's occupancy T + U is there. So an element
 of dL/dbias may be off by that share, one of dL/dweight by max |z| times as much, one of an encoding's gradient by
-max |dh W| <= 2 max |W| act' times as much. Rounding comes on top: two methods in float32 differ by what their products round.
-What exceeds both is only a suspicion until float64 has said the truth; then it is a miss if the method is worse than its bounds
-*and* clearly worse than the same products done everywhere ("tiled", tolerance 0).
+max |dh W| act' times as much, which is at most the widest column of W, for dh adds up to 0. Rounding comes on top: two methods
+in float32 differ by what their products round. What exceeds both is only a suspicion until float64 has said the truth; then it
+is a miss if the method is worse than its bounds *and* clearly worse than methods that compute everything in the same dtype.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def bounds_of(problem: Problem, activation: str, tolerance: float, weights: Tens
     """`weights` (B,): of each utterance's loss in what is differentiated."""
     share = tolerance * (problem.encoder_lengths + problem.target_lengths).double()  # of the paths that touch what is left out
     weighted = share * weights.double()
-    top_z = 1.0
-    if activation not in ("tanh", "sigmoid"):
-        parts = ((problem.encoder_out, problem.encoder_lengths), (problem.predictor_out, problem.target_lengths + 1))
-        used = [float(x[b, :n].abs().max()) for x, counts in parts for b, n in enumerate(counts.tolist())]
-        top_z = 2 * max(used)
-    to_encodings = LEFT_OUT * float(weighted.max()) * 2 * STEEPEST * float(problem.weight.abs().max())
+    top_z = 0.0
+    for b, (t, u) in enumerate(zip(problem.encoder_lengths.tolist(), problem.target_lengths.tolist(), strict=True)):
+        z = ACTIVATIONS[activation](problem.encoder_out[b, :t, None] + problem.predictor_out[b, None, : u + 1])
+        top_z = max(top_z, float(z.abs().max()))
+    widest = float((problem.weight.amax(0) - problem.weight.amin(0)).max())
+    to_encodings = LEFT_OUT * float(weighted.max()) * STEEPEST * widest
     total = LEFT_OUT * float(weighted.sum())
     gradients = {"encoder_out": to_encodings, "predictor_out": to_encodings, "weight": total * top_z, "bias": total}
     return Bounds(-torch.log1p(-share.clamp(max=0.9)), weights.double(), gradients)
@@ -104,21 +104,22 @@ def limits(dtype: torch.dtype) -> dict[str, float]:
 
 
 class Outside(NamedTuple):
-    """Of each utterance (B,): the probability that its alignment touches a node outside; occupancy outside / (T + U)."""
+    """Of each utterance (B,): the probability that its alignment touches a node outside; occupancy outside / (T + U); the
+    loss."""
 
     paths: Tensor
     occupancy: Tensor
+    loss: Tensor
 
 
 def true_share_outside(problem: Problem, activation: str, exact: list[Tensor]) -> Outside:
     """What lies outside of the nodes `exact`, masks (T_b, U_b + 1) of each utterance, under the true emissions in float64."""
-    paths, occupancy = [], []
+    found = []
     for b, (T, U) in enumerate(zip(problem.encoder_lengths.tolist(), problem.target_lengths.tolist(), strict=True)):
         blank, label = true_emissions(problem, activation, b, T, U)
-        share = _outside(blank, label, exact[b].view(T, U + 1))
-        paths.append(share[0])
-        occupancy.append(share[1] / (T + U))
-    return Outside(torch.tensor(paths, dtype=torch.float64), torch.tensor(occupancy, dtype=torch.float64))
+        paths, nodes, loss = share_outside(blank, label, exact[b].view(T, U + 1))
+        found.append((paths, nodes / (T + U), loss))
+    return Outside(*torch.tensor(found, dtype=torch.float64).t())
 
 
 def true_emissions(problem: Problem, activation: str, b: int, T: int, U: int, chunk: int = 1 << 22) -> tuple[Tensor, Tensor]:
@@ -137,8 +138,8 @@ def true_emissions(problem: Problem, activation: str, b: int, T: int, U: int, ch
     return torch.cat(blanks), torch.cat(labels)
 
 
-def _outside(lp_blank: Tensor, lp_label: Tensor, exact: Tensor) -> tuple[float, float]:
-    """Probability of touching a node outside, and the expected number of such nodes on the alignment.
+def share_outside(lp_blank: Tensor, lp_label: Tensor, exact: Tensor) -> tuple[float, float, float]:
+    """Probability of touching a node outside, the expected number of such nodes on the alignment, and the loss.
 
     Paths are counted in two states, not yet outside and outside already, so that a small probability is no difference of two
     large ones. One anti-diagonal d = t + u at a time.
@@ -174,7 +175,7 @@ def _outside(lp_blank: Tensor, lp_label: Tensor, exact: Tensor) -> tuple[float, 
         beta = torch.logaddexp(by_blank, by_label).masked_fill(~valid, minus)
         occupancy = (alpha + beta - total).exp()
         nodes += float(occupancy[valid & ~exact[at]].sum())
-    return float((outside[U] + final - total).exp()), nodes
+    return float((outside[U] + final - total).exp()), nodes, -float(total)
 
 
 def shifted(x: Tensor) -> Tensor:

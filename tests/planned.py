@@ -162,8 +162,15 @@ def leaks(draw: Draw, plan: Plan, shape: Shape, free: list[int]) -> str:
     """Give classes of `free` a share of some rows or frames; what is said of it."""
     U, share = max(shape.labels), draw.choice((0.005, 0.02, 0.05, 0.2, 0.4))
     count = draw.choice((1, 1, 2, 4, 8, 40))
-    kind = draw.choice(("each row", "each row", "some rows", "every frame", "frames from t on", "some frames"))
-    if kind in ("each row", "some rows"):
+    kind = draw.choice(("each row", "each row", "some rows", "every frame", "frames from t on", "some frames", "a block"))
+    if kind == "a block":  # some rows of some frames: a look at either alone sees nothing
+        classes, certain = draw.some(free, count), 40.0
+        first, row = draw.integer(0, min(shape.frames)), draw.integer(0, U)
+        plan.base[classes] = -2 * certain
+        gains = plan.gain_to(classes, share)
+        plan.at_frames([list(range(first, T)) for T in shape.frames], dict.fromkeys(gains, certain))
+        plan.at_rows(list(range(row, U + 1)), {v: gain - certain for v, gain in gains.items()})
+    elif kind in ("each row", "some rows"):
         for u in range(U + 1) if kind == "each row" else draw.some(range(U + 1), draw.integer(1, 2)):
             plan.at_rows([u], plan.gain_to(draw.some(free, count), share * draw.choice((1, 1, 0.9, 1.1))))
     else:

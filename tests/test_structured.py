@@ -13,12 +13,12 @@ from samplewise import sample_vocabulary
 from samplewise.ops import guided
 from samplewise.reference import log_likelihood
 from tests import judge as judging
-from tests.judge import judge, true_emissions, true_share_outside
+from tests.judge import judge, share_outside, true_emissions, true_share_outside
 from tests.problems import assert_close, make, ours
 from tests.structured import KINDS, issue_example, structured
 
 PARTS, SEEDS = 20, 100  # of the fuzz, and of each part of it
-OPTION_SEEDS = range(30_000, 30_025)
+OPTION_SEEDS, BOUND_SEEDS = range(30_000, 30_025), range(40_000, 40_030)
 
 
 def complaints(seeds, alter=lambda problem: problem, **options) -> list[str]:
@@ -97,11 +97,9 @@ def test_tolerances_without_rounding(tolerance):
 # --- the bound -----------------------------------------------------------------------------------------------------------
 
 
-def exact_nodes_and_bound(problem, activation, monkeypatch, **options) -> tuple[list[torch.Tensor], float]:
-    """Of each utterance which nodes (T, U+1) had exact emissions, and the largest share that is said to be outside of them.
-
-    Groups whose nodes are all exact without a question have nothing outside.
-    """
+def exact_nodes_and_bound(problem, activation, monkeypatch, **options) -> tuple[torch.Tensor, list[torch.Tensor], float]:
+    """Losses (B,); of each utterance which nodes (T, U+1) had exact emissions; the largest share that is said to be outside of
+    them. Groups whose nodes are all exact without a question have nothing outside."""
     exact = [torch.ones(t, u + 1, dtype=torch.bool) for t, u in zip(*lengths(problem), strict=True)]
     bounds = [0.0]
     settle = guided.settle
@@ -118,34 +116,38 @@ def exact_nodes_and_bound(problem, activation, monkeypatch, **options) -> tuple[
 
     with monkeypatch.context() as patch:
         patch.setattr(guided, "settle", watched)
-        ours(problem, method="guided", activation=activation, reduction="sum", **options)
-    return exact, max(bounds)
+        losses, _ = ours(problem, wanted=(), method="guided", activation=activation, reduction="none", **options)
+    return losses, exact, max(bounds)
 
 
 def lengths(problem):
     return problem.encoder_lengths.tolist(), problem.target_lengths.tolist()
 
 
-def assert_bound_covers(problem, activation, exact, bound, slack) -> None:
-    """The bound is a share of the mass M under bounds, the truth one of the true P; at most bound (T + U) of M are no true
-    paths. `slack` is what rounding in the emissions may have made of either."""
-    paths, occupancy = true_share_outside(problem, activation, exact)
+def assert_bound_covers(problem, activation, losses, exact, bound, slack, rounding) -> None:
+    """The bound is a share of the mass M under bounds, the truth one of the true P, and at most bound (T + U) of M are no true
+    paths; so far, too, the losses may be off. `slack` is what rounding in the emissions may have made of either share."""
+    truth = true_share_outside(problem, activation, exact)
     size = problem.encoder_lengths + problem.target_lengths
-    allowed = bound / (1 - (bound * size).clamp(max=0.999)) * (1 + slack) + 1e-14
-    assert (occupancy <= allowed).all(), f"outside lie {occupancy.tolist()}, but the bound is {bound}"
-    assert (paths <= allowed * size).all(), f"{paths.tolist()} of the paths touch the outside, but the bound is {bound}"
+    touching = (bound * size).clamp(max=0.999)
+    allowed = bound / (1 - touching) * (1 + slack) + 1e-14
+    assert (truth.occupancy <= allowed).all(), f"outside lie {truth.occupancy.tolist()}, but the bound is {bound}"
+    assert (truth.paths <= allowed * size).all(), f"{truth.paths.tolist()} of the paths touch the outside; the bound is {bound}"
+    wrong = (losses.double() - truth.loss).abs()
+    assert (wrong <= -torch.log1p(-touching) + rounding * truth.loss).all(), f"losses off by {wrong.tolist()}, bound {bound}"
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-5, 1.2e-7])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_the_bound_is_at_least_what_is_outside(tolerance, dtype, monkeypatch):
     """True shares in float64. In float32 the emissions of a path are rounded at each of its nodes, and its mass with them."""
-    for seed in range(40_000, 40_030):
+    slack, rounding = (1e-9, 1e-11) if dtype == torch.float64 else (0.05, 1e-5)
+    for seed in BOUND_SEEDS:
         problem, activation, said = structured(seed)
         problem = problem.to(dtype)
-        exact, bound = exact_nodes_and_bound(problem, activation, monkeypatch, tolerance=tolerance)
+        found = exact_nodes_and_bound(problem, activation, monkeypatch, tolerance=tolerance)
         try:
-            assert_bound_covers(problem, activation, exact, bound, 1e-9 if dtype == torch.float64 else 0.05)
+            assert_bound_covers(problem, activation, *found, slack, rounding)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, {said}: {error}") from None
 
@@ -189,7 +191,7 @@ def test_the_share_outside_is_that_of_all_paths_one_by_one():
     problem = make((4, 3, 1), (3, 2, 2), 7, 4, dtype=torch.float64)
     g = torch.Generator().manual_seed(1)
     exact = [torch.rand(t, u + 1, generator=g) < 0.7 for t, u in zip(*lengths(problem), strict=True)]
-    paths, occupancy = true_share_outside(problem, "tanh", exact)
+    paths, occupancy, loss = true_share_outside(problem, "tanh", exact)
     assert ((paths > 0) & (paths < 1)).any()
     for b, (T, U) in enumerate(zip(*lengths(problem), strict=True)):
         blank, label = true_emissions(problem, "tanh", b, T, U)
@@ -205,3 +207,25 @@ def test_the_share_outside_is_that_of_all_paths_one_by_one():
             total, touching, nodes = total + p, touching + p * (outside > 0), nodes + p * outside
         assert abs(float(paths[b]) - touching / total) < 1e-12
         assert abs(float(occupancy[b]) - nodes / total / (T + U)) < 1e-12
+        assert abs(float(loss[b]) + math.log(total)) < 1e-12
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["bounds from above", "estimates"])
+def test_upper_bounds_prove_what_estimates_do_not(sign):
+    """With emissions outside of the exact nodes above the true ones, the share measured with them covers the true one."""
+    g = torch.Generator().manual_seed(3)
+    problem = make((30,), (6,), 20, 4, dtype=torch.float64)
+    covered = []
+    for _ in range(20):
+        exact = torch.rand(30, 7, generator=g) < 0.99
+        mixed = []
+        for true in true_emissions(problem, "tanh", 0, 30, 6):
+            more = sign * torch.rand(true.shape, generator=g, dtype=torch.float64)
+            mixed.append(torch.where(exact[:, : true.shape[1]], true, true + more))
+        _, nodes, loss = share_outside(*mixed, exact)
+        try:
+            assert_bound_covers(problem, "tanh", torch.tensor([loss], dtype=torch.float64), [exact], nodes / 36, 1e-9, 1e-11)
+            covered.append(True)
+        except AssertionError:
+            covered.append(False)
+    assert all(covered) if sign == 1 else not all(covered)
