@@ -160,7 +160,7 @@ def test_it_is_shown():
             report_group("guided", 0, 4, 1000, exact=60, active=40, rounds=1, bound=4.2e-8)
     assert str(seen) == str(seen[0])
     assert seen.summary() == (
-        "1 call, 1 group (guided 1), 1000 nodes: 6.0% exact, 4.0% active, at most 4.2e-08 of the occupancy outside, 1 round, "
+        "1 call, 1 group (guided 1), 1000 nodes: 6.0% exact, 4.0% active, at most 4.2e-08 of the probability outside, 1 round, "
         "workspace 3.0 MiB"
     )
     assert str(seen[0]).startswith("auto: 1 group (guided 1)") and seen.summary() in repr(seen)
