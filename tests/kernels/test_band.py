@@ -66,7 +66,7 @@ def test_the_whole_lattice_is_a_band(kernels):
 
 
 def test_no_path_inside(kernels):
-    """Intervals that do not meet, no first node, no last node: an infinite loss, no occupancy, and the next utterance as ever."""
+    """Intervals that do not meet, no first node, no last node: infinite loss, no occupancy, and the next utterance as ever."""
     for low, high in [([0, 2, 2], [1, 4, 4]), ([1, 1, 1], [4, 4, 4]), ([0, 0, 0], [4, 4, 3]), ([0, 0, 4], [4, 4, 4])]:
         low, high = torch.tensor([*low, 0, 0]), torch.tensor([*high, 2, 2])
         got, expected = banded(kernels, (3, 2), (3, 1), low, high)

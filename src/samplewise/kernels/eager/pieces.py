@@ -32,7 +32,7 @@ def backward_piece(
     """The arc posteriors, as by `lattice`, of some consecutive frames of an utterance whose loss is known.
 
     `above` (U+1,) float64 is what `forward_piece` was given, `below` (U+1,) float64 the log of beta of the frame below (last of
-    all: -inf, ..., -inf, 0), which becomes that of the first frame here.
+    all: -inf, ..., -inf, 0), which becomes that of the first frame here (if the loss is finite and the weight not 0).
     """
     diagonals = Diagonals(lp_blank, lp_label, piece, above.dtype)
     alphas = _alphas(diagonals, above, torch.empty_like(above))

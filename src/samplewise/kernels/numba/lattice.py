@@ -61,7 +61,7 @@ def backward_piece(
     """The arc posteriors, as by `lattice`, of some consecutive frames of an utterance whose loss is known.
 
     `above` (U+1,) float64 is what `forward_piece` was given, `below` (U+1,) float64 the log of beta of the frame below (last of
-    all: -inf, ..., -inf, 0), which becomes that of the first frame here.
+    all: -inf, ..., -inf, 0), which becomes that of the first frame here (if the loss is finite and the weight not 0).
     """
     losses, weights = (above.new_full((1,), float(x)) for x in (loss, weight))
     _run(lp_blank, lp_label, piece, weights, losses, gamma_blank, gamma_label, array(above), array(below), BACKWARD)
