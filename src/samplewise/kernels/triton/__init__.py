@@ -3,14 +3,15 @@
 With TRITON_INTERPRET=1, set before this is imported, they run on the CPU, slowly, for tests.
 """
 
-from samplewise.kernels.triton.emission import add_label, emission, emission_gradient
+from samplewise.kernels.triton.bounds import bounds
+from samplewise.kernels.triton.emission import emission, emission_gradient
 from samplewise.kernels.triton.fused import fused_emission
 from samplewise.kernels.triton.joint import joint, joint_gradient
 from samplewise.kernels.triton.lattice import lattice
 from samplewise.kernels.triton.occupancy import locate, select
 
 __all__ = [
-    "add_label",
+    "bounds",
     "emission",
     "emission_gradient",
     "fused_emission",
