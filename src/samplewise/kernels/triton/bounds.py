@@ -42,7 +42,7 @@ def _scores(
     encoder_row, predictor_row, own_row, rows, live, own, k, count, dim, ACTIVATION: tl.constexpr, REAL: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Inner products of a block's joint encodings with the rows of the stretch, (HEIGHT, WIDTH), and with each node's own row."""
+    """Inner products of a block's joint encodings with the rows of the stretch (HEIGHT, WIDTH), and with each node's own."""
     score = tl.zeros((HEIGHT, WIDTH), REAL)
     by_own = tl.zeros((HEIGHT, DEPTH), REAL)
     for first in range(0, dim, DEPTH):
@@ -89,7 +89,8 @@ def _bounds(
         own_bias = tl.load(bias + y, mask=own, other=float("-inf"))
         score, label = _scores(
             encoder_rows + (frame_base + t) * encoder_stride, predictor_rows + (token_base + u) * predictor_stride,
-            weight + y * weight_stride, rows + q * count * dim, live, own, k, count, dim, ACTIVATION, REAL, HEIGHT, WIDTH, DEPTH,
+            weight + y * weight_stride, rows + q * count * dim, live, own, k, count, dim, ACTIVATION, REAL, HEIGHT, WIDTH,
+            DEPTH,
         )  # fmt: skip
         score += offset[None, :]
         label += own_bias
