@@ -58,6 +58,7 @@ def every_kernel(kernels, dtype: torch.dtype, activations: tuple[str, ...], clas
     node, label, frame, token = (torch.zeros(nodes, dtype=torch.int64) for _ in range(4))
     kernels.locate(node, table, torch.zeros(6, dtype=torch.int64), frame, token, label)
     rows, columns, z = torch.zeros(10, 64, dtype=dtype), torch.zeros(8, 64, dtype=dtype), torch.zeros(nodes, 64, dtype=dtype)
+    few = torch.zeros(2, 7, dtype=torch.int64)
     for activation in activations:
         kernels.joint(rows, columns, frame, token, activation, z)
         kernels.joint_gradient(z, z, rows, columns, frame, token, activation, rows.to(real), columns.to(real))
@@ -66,14 +67,17 @@ def every_kernel(kernels, dtype: torch.dtype, activations: tuple[str, ...], clas
             kernels.fused_emission(
                 rows, columns, frame, token, activation, rows, rows[:, 0].float(), node, label, 0, *emissions
             )
+        kernels.bounds(
+            rows, columns, activation, table, label, rows, rows[:, 0].to(real), torch.tensor([[0, 0, 5], [1, 0, 4]]), few,
+            torch.zeros(2, 8, 64, dtype=real), torch.zeros(2, 8, dtype=real), *torch.zeros(2, 2, dtype=real),
+            *torch.zeros(2, nodes, dtype=real),
+        )  # fmt: skip
     log_denominator = torch.zeros(nodes, dtype=torch.float64)
     lp_blank, lp_label = torch.zeros(2, nodes, dtype=real)
     for number in classes:
         logits, bias = torch.zeros(nodes, number, dtype=dtype), torch.zeros(number, dtype=real)
         kernels.emission(logits, bias, node, label, 0, log_denominator, lp_blank, lp_label)
         kernels.emission_gradient(logits, bias, node, label, 0, log_denominator, lp_blank, lp_label, bias)
-    known, excess = torch.zeros(nodes, dtype=torch.bool), torch.zeros(nodes, dtype=real)
-    kernels.add_label(z, rows, bias, node, label, known, excess, log_denominator, lp_blank, lp_label)
     losses = torch.ones(2, dtype=torch.float64)
     kernels.lattice(lp_blank, lp_label, table, losses, losses, None, None)
     kernels.lattice(lp_blank, lp_label, table, losses, losses, lp_blank, lp_label)

@@ -17,7 +17,7 @@ KERNELS = {
     "_add_runs": 2 * 10,
     "_emission": 6,
     "_emission_gradient": 6,
-    "_add_label": 3,
+    "_bounds": 10,
     "_fused_emission": 8,
     "_forward": 2 * 2,
     "_backward": 2,

@@ -53,32 +53,6 @@ def test_emission(kernels, rows, classes, dtype):
     assert all(output[others].isnan().all() for output in (log_denominator, lp_blank, lp_label)), "another node was written"
 
 
-@EVERY_DTYPE
-@pytest.mark.parametrize("rows", [1, 40])
-def test_add_label(kernels, rows, dtype):
-    """Denominators of few classes completed by the label's score where it is not among them, and less the excess."""
-    dim, classes, real = 19, 23, real_of(dtype)
-    joint_out, weight = torch.randn(rows, dim).to(dtype), torch.randn(classes, dim).to(dtype)
-    bias, node = torch.randn(classes).to(real), torch.randperm(2 * rows)[:rows]
-    label, known = torch.randint(-1, classes, (rows,)), torch.rand(rows) < 0.5
-    excess = torch.randn(rows).to(real) / 8
-    log_denominator = torch.randn(2 * rows, dtype=torch.float64) * 9
-    lp_blank = torch.randn(2 * rows, dtype=real) - 5
-    before, blank = log_denominator.clone(), lp_blank.double().clone()
-    lp_label = torch.full((2 * rows,), NAN, dtype=real)
-    kernels.add_label(joint_out, weight, bias, node, label, known, excess, log_denominator, lp_blank, lp_label)
-
-    score = (joint_out.double() * weight.double()[label]).sum(1) + bias.double()[label]
-    score = score.masked_fill(label < 0, -INF)
-    whole = torch.where(known, before[node], torch.logaddexp(before[node], score)) - excess.double()
-    close = {"rtol": 8 * torch.finfo(real).eps, "atol": 32 * torch.finfo(real).eps}
-    torch.testing.assert_close(log_denominator[node], whole, **close)
-    torch.testing.assert_close(lp_blank[node].double(), blank[node] + before[node] - whole, **close)
-    torch.testing.assert_close(lp_label[node].double(), score - whole, **close)
-    others = torch.ones(2 * rows, dtype=torch.bool).index_fill_(0, node, False)
-    assert torch.equal(log_denominator[others], before[others]) and lp_label[others].isnan().all(), "another node was written"
-
-
 @pytest.mark.parametrize("level", [1e3, 1e5, -1e5])
 def test_large_scores_keep_their_digits(kernels, level):
     """Scores that differ by multiples of 1/64 around 100000: their softmax is as exact as around 0."""

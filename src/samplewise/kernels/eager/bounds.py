@@ -51,6 +51,7 @@ def bounds(
         average = (others / left.clamp(min=1) + left.clamp(min=1).log()).masked_fill(left < 0.5, -math.inf)
         extra = label.masked_fill(~counted, -math.inf)
         whole = torch.logsumexp(torch.cat((scores[..., :-1], extra[..., None], average[..., None]), 2), 2)
+        whole = whole.masked_fill(torch.isposinf(whole), torch.nan)  # as the softmax is there
         at = table[START] + torch.arange(first, stop, device=z.device)[:, None] * table[STRIDE]
         at = at + torch.arange(width, device=z.device)
         ub_blank[at] = (scores[..., 0] - whole + slack[q]).clamp(max=0)

@@ -44,26 +44,6 @@ def _emission(
     lp_label[node] = by_label.masked_fill(label < 0, -math.inf)
 
 
-def add_label(
-    joint_out: Tensor, weight: Tensor, bias: Tensor, node: Tensor, label: Tensor, known: Tensor, excess: Tensor,
-    log_denominator: Tensor, lp_blank: Tensor, lp_label: Tensor,
-) -> None:  # fmt: skip
-    """Complete emissions that were estimated from few classes by each node's own label, and take the excess off.
-
-    joint_out (R, D), weight (V, D), bias (V,), node and label (R,) int64, label -1 for none; known (R,) bool: the label's
-    score is in the denominator already; excess (R,): how far the log denominator is too large. Updates element node[r] of
-    log_denominator and lp_blank (N,), and writes that of lp_label.
-    """
-    rows = label.clamp(min=0)
-    score = torch.linalg.vecdot(joint_out.to(bias.dtype), weight[rows].to(bias.dtype)) + bias[rows]
-    score = score.masked_fill(label < 0, -math.inf).to(log_denominator.dtype)
-    before = log_denominator[node]
-    whole = torch.where(known, before, torch.logaddexp(before, score)) - excess
-    log_denominator[node] = whole
-    lp_blank[node] += (before - whole).to(lp_blank.dtype)
-    lp_label[node] = (score - whole).to(lp_label.dtype)
-
-
 def emission_gradient(
     logits: Tensor, bias: Tensor, node: Tensor, label: Tensor, blank: int,
     log_denominator: Tensor, gamma_blank: Tensor, gamma_label: Tensor, d_bias: Tensor,

@@ -54,24 +54,6 @@ def emission_gradient(
         array(d_bias)[:] += partial.sum(0)
 
 
-def add_label(
-    joint_out: Tensor, weight: Tensor, bias: Tensor, node: Tensor, label: Tensor, known: Tensor, excess: Tensor,
-    log_denominator: Tensor, lp_blank: Tensor, lp_label: Tensor,
-) -> None:  # fmt: skip
-    """Complete emissions that were estimated from few classes by each node's own label, and take the excess off.
-
-    joint_out (R, D), weight (V, D), bias (V,), node and label (R,) int64, label -1 for none; known (R,) bool: the label's
-    score is in the denominator already; excess (R,): how far the log denominator is too large. Updates element node[r] of
-    log_denominator and lp_blank (N,), and writes that of lp_label.
-    """
-    with LOCK:
-        use_threads()
-        _add_label(
-            array(joint_out), array(weight), array(bias), array(node), array(label), array(known), array(excess),
-            array(log_denominator), array(lp_blank), array(lp_label),
-        )  # fmt: skip
-
-
 @njit(fastmath=EXACT, error_model="numpy", nogil=True)
 def _above(element, bias, level):
     """score - level, in this order: numba hands a caller's fastmath down, and reassociated it would round as level does."""
@@ -105,31 +87,6 @@ def _emission(logits, bias, node, label, blank, log_denominator, lp_blank, lp_la
         log_denominator[n] = np.float64(top) + np.float64(rest)
         lp_blank[n] = _above(row[blank], bias[blank], top) - rest
         lp_label[n] = _above(row[y], bias[y], top) - rest if y >= 0 else -np.inf
-
-
-@njit(fastmath=SUMS, error_model="numpy", nogil=True)
-def _dot(x, y, like):
-    total = s.type_of(like, 0.0)
-    for d in range(x.size):
-        total += s.load(x[d]) * s.load(y[d])
-    return total
-
-
-@kernel()
-def _add_label(joint_out, weight, bias, node, label, known, excess, log_denominator, lp_blank, lp_label):
-    for r in prange(joint_out.shape[0]):
-        n, y = node[r], label[r]
-        before = log_denominator[n]
-        whole, score = before, -np.inf
-        if y >= 0:
-            score = np.float64(_dot(joint_out[r], weight[y], bias[y]) + bias[y])
-            if not known[r]:
-                top = max(before, score)
-                whole = top + libm.log1p(libm.exp(min(before, score) - top))
-        whole -= excess[r]
-        log_denominator[n] = whole
-        lp_blank[n] += before - whole
-        lp_label[n] = score - whole
 
 
 @njit(fastmath=EXACT, error_model="numpy", nogil=True)

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from samplewise.kernels.triton.launch import blocks, on, power_of_2, rows_of
-from samplewise.kernels.triton.numbers import logaddexp, narrow, widen
+from samplewise.kernels.triton.numbers import narrow, widen
 
 BLOCK, WIDEST, TALLEST, WARPS = 2048, 1024, 16, 4  # elements, columns and rows of a block
 PROGRAMS = 512  # enough to fill a GPU; each owns a sum of every column that it sees
@@ -39,26 +39,6 @@ def emission(
             _emission[(blocks(rows, height),)](
                 stored, bias, node, label, log_denominator, lp_blank, lp_label, rows, classes, blank, stored.stride(0),
                 HEIGHT=height, WIDTH=width, num_warps=WARPS,
-            )  # fmt: skip
-
-
-def add_label(
-    joint_out: Tensor, weight: Tensor, bias: Tensor, node: Tensor, label: Tensor, known: Tensor, excess: Tensor,
-    log_denominator: Tensor, lp_blank: Tensor, lp_label: Tensor,
-) -> None:  # fmt: skip
-    """Complete emissions that were estimated from few classes by each node's own label, and take the excess off.
-
-    joint_out (R, D), weight (V, D), bias (V,), node and label (R,) int64, label -1 for none; known (R,) bool: the label's
-    score is in the denominator already; excess (R,): how far the log denominator is too large. Updates element node[r] of
-    log_denominator and lp_blank (N,), and writes that of lp_label.
-    """
-    (rows, dim), z, w = joint_out.shape, rows_of(joint_out), rows_of(weight)
-    height, width = _block(dim)
-    if rows:
-        with on(joint_out):
-            _add_label[(blocks(rows, height),)](
-                z, w, bias, node, label, known, excess, log_denominator, lp_blank, lp_label, rows, dim, z.stride(0),
-                w.stride(0), HEIGHT=height, WIDTH=width, num_warps=WARPS,
             )  # fmt: skip
 
 
@@ -115,34 +95,6 @@ def _emission(
     y = tl.load(label + r, mask=live, other=-1)
     score = widen(tl.load(row + y, mask=y >= 0, other=0), REAL) + tl.load(bias + y, mask=y >= 0, other=0.0)
     tl.store(lp_label + n, tl.where(y >= 0, (score - top) - rest.to(REAL), float("-inf")), mask=live)
-
-
-@triton.jit(do_not_specialize=["rows", "dim"])
-def _add_label(
-    joint_out, weight, bias, node, label, known, excess, log_denominator, lp_blank, lp_label, rows, dim, joint_stride,
-    weight_stride, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    REAL: tl.constexpr = bias.dtype.element_ty
-    r = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT)
-    live = r < rows
-    n = tl.load(node + r, mask=live, other=0)
-    y = tl.load(label + r, mask=live, other=-1)
-    score = tl.load(bias + y, mask=y >= 0, other=0.0)
-    for first in range(0, dim, WIDTH):
-        d = first + tl.arange(0, WIDTH)
-        held = (y >= 0)[:, None] & (d < dim)[None, :]
-        x = widen(tl.load(joint_out + r[:, None] * joint_stride + d[None, :], mask=held, other=0), REAL)
-        score += tl.sum(x * widen(tl.load(weight + y[:, None] * weight_stride + d[None, :], mask=held, other=0), REAL), 1)
-    score = tl.where(y >= 0, score.to(tl.float64), float("-inf"))
-    before = tl.load(log_denominator + n, mask=live, other=0.0).to(tl.float64)
-    there = tl.load(known + r, mask=live, other=1)
-    whole = tl.where((there != 0) | (y < 0), before, logaddexp(before, score))
-    whole -= tl.load(excess + r, mask=live, other=0.0).to(tl.float64)
-    by_blank = tl.load(lp_blank + n, mask=live, other=0.0).to(tl.float64) + (before - whole)
-    tl.debug_barrier()  # all threads that hold a row have read what one of them writes
-    tl.store(log_denominator + n, whole.to(log_denominator.dtype.element_ty), mask=live)
-    tl.store(lp_blank + n, by_blank.to(REAL), mask=live)
-    tl.store(lp_label + n, (score - whole).to(REAL), mask=live)
 
 
 @triton.jit(do_not_specialize=["rows", "classes", "blank", "each"])
