@@ -41,17 +41,26 @@ class Whole(NamedTuple):
         return cls(torch.stack(parts).sum(0, dtype=wide), bias_sum, ones.sum(), norms)
 
 
-def bound(problem: Problem, group: Group, whole: Whole, tile: Tile, ub_blank: Tensor, ub_label: Tensor) -> None:
-    """Write upper bounds of both emissions (N,) of every node of the group."""
-    stretches = torch.tensor(cut(group.table.tolist()), dtype=torch.int64, device=problem.device)  # (Q, 3)
+def bound(
+    problem: Problem, group: Group, whole: Whole, tile: Tile, frames: tuple[int, int], table: Tensor, classes: Tensor | None,
+    ub_blank: Tensor, ub_label: Tensor,
+) -> Tensor:  # fmt: skip
+    """Write upper bounds of both emissions of every node of some frames of each utterance, and return the classes (Q, S+1) that
+    they were made with, which may be given. `table` (G, 7) says where nodes lie in the outputs; else it is the group's."""
+    stretches = torch.tensor(cut(group.table.tolist(), frames), dtype=torch.int64, device=problem.device)  # (Q, 3)
     rows = group.joint_rows(problem.activation)
     slack = Slack.of(problem, group, whole)
-    for some in stretches.split(stretches_at_once(problem.weight.shape[1])):
-        classes = choose(problem, group, some, tile)
+    found = []
+    some = stretches_at_once(problem.weight.shape[1])
+    for first in range(0, len(stretches), some):
+        part = stretches[first : first + some]
+        chosen = choose(problem, group, part, tile) if classes is None else classes[first : first + some]
+        found.append(chosen)
         problem.kernels.bounds(
-            *rows, group.table, group.targets, problem.weight, problem.bias, some, classes,
-            *gather(problem, whole, some, classes, slack), ub_blank, ub_label,
+            *rows, table, group.targets, problem.weight, problem.bias, part, chosen,
+            *gather(problem, whole, part, chosen, slack), ub_blank, ub_label,
         )  # fmt: skip
+    return torch.cat(found)
 
 
 def choose(problem: Problem, group: Group, stretches: Tensor, tile: Tile) -> Tensor:
@@ -143,12 +152,12 @@ def longest(rows: Tensor, table: Tensor, base: int, size: int, more: int, real: 
     return torch.stack(found).amax()
 
 
-def cut(table: list[list[int]]) -> list[tuple[int, int, int]]:
-    """(row of the table, first frame, stop) of every stretch."""
+def cut(table: list[list[int]], frames: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """(row of the table, first frame, stop) of every stretch of some frames of each utterance."""
     found = []
     for g, row in enumerate(table):
-        step = stretch_frames(row[LABELS] + 1)
-        found += [(g, t, min(t + step, row[FRAMES])) for t in range(0, row[FRAMES], step)]
+        step, stop = stretch_frames(row[LABELS] + 1), min(frames[1], row[FRAMES])
+        found += [(g, t, min(t + step, stop)) for t in range(frames[0], stop, step)]
     return found
 
 

@@ -176,9 +176,9 @@ def _bounds(
                     for d in range(dim):
                         row[d] = s.load(e[d])
                     if activation == s.TANH_OF_EXPONENTIALS:
-                        vectors.tanh_of_exponentials(row, panel, z, depth)
+                        vectors.tanh_of_exponentials(row, panel, z, depth)  # type: ignore[call-arg]
                     else:
-                        vectors.sigmoid_of_exponentials(row, panel, z, depth)
+                        vectors.sigmoid_of_exponentials(row, panel, z, depth)  # type: ignore[call-arg]
                 else:
                     _act_row(e, panel[:dim], activation, z)
                 for k in range(panels.shape[1]):
