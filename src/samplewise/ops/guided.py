@@ -118,7 +118,7 @@ class Band:
         losses.copy_(edges.loss)
         for i in range(len(self.pieces) - 1, -1, -1):
             views = self.fill(i)
-            edges.backward(self.problem, self.pieces[i], *views[:2], losses[0], ones[0], views[2], views[3])
+            edges.backward(self.problem, self.pieces[i], views[0], views[1], losses[0], ones[0], views[2], views[3])
             yield i, views
 
     def outside(self, i: int, views: list[Tensor]) -> Tensor:
