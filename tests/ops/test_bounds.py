@@ -1,0 +1,93 @@
+"""`ops.bounds.bound` from end to end: no exact emission, as rounded as it is, ever rises above its bound."""
+
+import pytest
+import torch
+
+from samplewise.checks import check_values
+from samplewise.ops.bounds import Whole, bound
+from samplewise.ops.problem import Inputs
+from samplewise.ops.tiles import Emissions, Tile, emission_pass
+from samplewise.ops.transducer import Options, problem_of
+from tests.problems import make
+from tests.structured import structured
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+ROWS = 512  # of a tile
+PART = 25  # seeds of a test
+ACTIVATIONS = ("tanh", "identity", "relu", "sigmoid", "gelu", "silu")
+
+
+def emissions(problem, activation, exponentials=True):
+    """Bounds (2, N) and exact emissions (2, N) in the problem's dtype, and the entropy that the probes saw."""
+    p = problem
+    lengths = check_values(
+        p.targets, p.encoder_lengths, p.target_lengths, frames=p.encoder_out.shape[1], tokens=p.predictor_out.shape[1],
+        classes=len(p.weight), blank=p.blank,
+    )  # fmt: skip
+    inputs = Inputs(
+        p.encoder_out, p.predictor_out, p.weight, p.bias, p.targets, p.encoder_lengths, p.target_lengths, None, None
+    )
+    call = problem_of(inputs, lengths, Options(p.blank, activation, "guided", 0, -1.0, 0.0, p.weight.dtype, "zero"))
+    group, tile = call.group(0, p.batch, exponentials), Tile.of(call, ROWS, gradient=False)
+    upper = torch.full((2, group.nodes), torch.nan, dtype=call.real)
+    entropy = bound(call, group, Whole.of(call), tile, *upper)
+    exact = Emissions.empty(group.nodes, call)
+    emission_pass(call, group, None, tile, exact)
+    return upper, torch.stack((exact.lp_blank, exact.lp_label)), float(entropy)
+
+
+def complaint(problem, activation, said, **options) -> list[str]:
+    upper, exact, entropy = emissions(problem, activation, **options)
+    assert exact.isfinite().sum() > 0 and not exact.isnan().any(), f"there is no truth to compare with: {said}"
+    wrong = ~(upper >= exact)  # NaN, too
+    assert -1e-3 <= entropy <= 1.001
+    return [f"{said}: {int(wrong.sum())} of them, by {float((exact - upper)[wrong].max()):.2g}"] if wrong.any() else []
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_structured_joints(dtype, part):
+    found = []
+    for seed in range(60_000 + PART * part, 60_000 + PART * (part + 1)):
+        problem, activation, said = structured(seed)
+        found += complaint(problem.to(dtype), activation, said, exponentials=bool(seed % 2))
+    assert not found, "\n".join(found)
+
+
+@EVERY_DTYPE
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_any_depth_and_norms(scale, activation, dtype):
+    """Where scores are hundreds, rounding is what decides."""
+    found = []
+    for seed, dim in enumerate((1, 2, 3, 8, 31, 64, 200, 512)):
+        for vocab in (3, 7, 130):
+            problem = make((9, 4, 1), (3, 0, 2), vocab, dim, seed=seed, dtype=torch.float64)
+            problem = problem.replace(weight=problem.weight * scale, bias=problem.bias * scale).to(dtype)
+            found += complaint(problem, activation, f"D {dim}, V {vocab}", exponentials=bool(seed % 2))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_less_precise_products(precision):
+    """Where PyTorch may round float32 factors: on some CPUs it does."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        for activation in ("tanh", "identity"):
+            for dim in (1, 64, 512):
+                problem = make((40, 4, 1), (8, 0, 2), 300, dim, seed=dim)
+                problem = problem.replace(weight=problem.weight * 30)
+                assert not complaint(problem, activation, f"D {dim}")
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("dtype, most", [(torch.float64, 1e-11), (torch.float32, 4e-3), (torch.bfloat16, 0.6)], ids=str)
+def test_slack_is_little(dtype, most):
+    """Where every class is among those of a stretch, it is all that parts bounds from the truth."""
+    problem = make((30, 20), (8, 3), 4, 64, dtype=dtype)
+    upper, exact, _ = emissions(problem, "tanh")
+    apart = (upper - exact)[exact.isfinite()]
+    assert 0 <= float(apart.max()) < most
