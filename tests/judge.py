@@ -21,7 +21,7 @@ from samplewise.ops.transducer import default_tolerance
 from samplewise.reference import ACTIVATIONS, arcs
 from tests.problems import FLOATS, Problem, ours, upstream
 
-LEFT_OUT = 4.0  # times tolerance (T + U): what is left out, and what the rest becomes likelier by; twice, for both may meet
+LEFT_OUT = 2.0  # times tolerance (T + U): what may be left out, and what else may be wrong for it, see `bounds_of`
 STEEPEST = 1.13  # derivative of gelu; of silu 1.1
 WORSE = 4.0  # times the larger error of two methods that compute everything, in float64's eyes
 # By dtype: what rounding takes from a loss and from a gradient's largest element. In float32 two methods that compute all
@@ -41,18 +41,23 @@ class Bounds:
 
 
 def bounds_of(problem: Problem, activation: str, tolerance: float, weights: Tensor) -> Bounds:
-    """`weights` (B,): of each utterance's loss in what is differentiated."""
-    share = tolerance * (problem.encoder_lengths + problem.target_lengths).double()  # of the paths that touch what is left out
-    weighted = share * weights.double()
+    """`weights` (B,): of each utterance's loss in what is differentiated.
+
+    Paths that leave the exact nodes have at most a part of `tolerance` of the mass, and T + U nodes each: so what a method
+    believes of them moves no more occupancy than what may be left out besides.
+    """
+    lengths = (problem.encoder_lengths + problem.target_lengths).double()
+    share = tolerance * lengths
+    weighted = LEFT_OUT * share * weights.double()
     top_z = 0.0
     for b, (t, u) in enumerate(zip(problem.encoder_lengths.tolist(), problem.target_lengths.tolist(), strict=True)):
         z = ACTIVATIONS[activation](problem.encoder_out[b, :t, None] + problem.predictor_out[b, None, : u + 1])
         top_z = max(top_z, float(z.abs().max()))
     widest = float((problem.weight.amax(0) - problem.weight.amin(0)).max())
-    to_encodings = LEFT_OUT * float(weighted.max()) * STEEPEST * widest
-    total = LEFT_OUT * float(weighted.sum())
+    to_encodings = float(weighted.max()) * STEEPEST * widest
+    total = float(weighted.sum())
     gradients = {"encoder_out": to_encodings, "predictor_out": to_encodings, "weight": total * top_z, "bias": total}
-    return Bounds(-torch.log1p(-share.clamp(max=0.9)), weights.double(), gradients)
+    return Bounds(torch.full_like(share, tolerance), weights.double(), gradients)
 
 
 def excess(got, right, bounds: Bounds, rounding: dict[str, float]) -> dict[str, float]:

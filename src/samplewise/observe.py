@@ -117,7 +117,7 @@ class _Groups:
         active = "no gradients" if self.active_share is None else f"{self.active_share:.1%} active"
         return (
             f"{_counted(len(self.groups), 'group')} ({ran}), {self.nodes} nodes: {self.exact_share:.1%} exact, {active}, "
-            f"at most {self.bound:.1e} of the probability outside, {_counted(self.rounds, 'round')}"
+            f"at most {self.bound:.2g} of the probability outside, {_counted(self.rounds, 'round')}"
         )
 
 

@@ -105,6 +105,18 @@ def test_float32_alone():
         torch.testing.assert_close(gamma.double(), truth, rtol=0, atol=5e-5)
 
 
+@pytest.mark.parametrize("frames, labels", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_occupancy(kernels, frames, labels, dtype):
+    """Without a place for label arcs both posteriors are added, also in place."""
+    blank, label, table = emissions(frames, labels, dtype)
+    weights = torch.linspace(-2, 3, len(table), dtype=torch.float64) + 0.1
+    losses, by_blank, by_label = run(kernels, blank, label, table, weights)
+    for occupancy in (torch.full_like(blank, NAN), blank):
+        kernels.lattice(blank, label, table, weights, losses, occupancy, None)
+        torch.testing.assert_close(occupancy, by_blank + by_label, rtol=1e-6 if dtype == torch.float32 else 1e-13, atol=1e-13)
+
+
 def test_losses_alone(kernels):
     blank, label, table = emissions(*SIZES[-1])
     weights = torch.ones(len(table), dtype=torch.float64)

@@ -50,10 +50,10 @@ WITHIN = [
 WITHIN += [{"method": "tiled", "memory_budget": 10 * MIB, "reduction": "sum", "dtype": "bfloat16"}]
 # Few labels and many frames: exponentials of the encodings would take 32 MiB, and the nodes of all 1.
 SHORT = [
-    {"method": method, "memory_budget": 13 * MIB, "reduction": "sum", "sizes": (4, 8000, 1, 40, 256)}
+    {"method": method, "memory_budget": 13 * MIB, "reduction": "sum", "sizes": (32, 1000, 1, 40, 256)}
     for method in ("tiled", "samplewise", "guided")
 ]
-SHORT_GRADIENTS = 4 * (4 * 8000 * 256 + 4 * 2 * 256 + 40 * 256 + 40)
+SHORT_GRADIENTS = 4 * (32 * 1000 * 256 + 32 * 2 * 256 + 40 * 256 + 40)
 BATCHED = {"method": "batched", "reduction": "sum"}
 
 

@@ -41,41 +41,36 @@ class Whole(NamedTuple):
         return cls(torch.stack(parts).sum(0, dtype=wide), bias_sum, ones.sum(), norms)
 
 
-def bound(problem: Problem, group: Group, whole: Whole, tile: Tile, ub_blank: Tensor, ub_label: Tensor) -> Tensor:
-    """Write upper bounds of both emissions (N,) of every node of the group. Returns the mean entropy of the probes' softmax, as
-    a share of the largest that there is, which tells a model that knows nothing yet."""
+def bound(problem: Problem, group: Group, whole: Whole, tile: Tile, ub_blank: Tensor, ub_label: Tensor) -> None:
+    """Write upper bounds of both emissions (N,) of every node of the group."""
     stretches = torch.tensor(cut(group.table.tolist()), dtype=torch.int64, device=problem.device)  # (Q, 3)
     rows = group.joint_rows(problem.activation)
     slack = Slack.of(problem, group, whole)
-    entropies = []
     for some in stretches.split(stretches_at_once(problem.weight.shape[1])):
-        classes, entropy = choose(problem, group, some, tile)
-        entropies.append(entropy)
+        classes = choose(problem, group, some, tile)
         problem.kernels.bounds(
             *rows, group.table, group.targets, problem.weight, problem.bias, some, classes,
             *gather(problem, whole, some, classes, slack), ub_blank, ub_label,
         )  # fmt: skip
-    return torch.cat(entropies).mean() / whole.size.clamp(min=2).log()
 
 
-def choose(problem: Problem, group: Group, stretches: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
-    """The classes (Q, S+1) of some stretches, blank first, and the entropy of the softmax at each probe."""
+def choose(problem: Problem, group: Group, stretches: Tensor, tile: Tile) -> Tensor:
+    """The classes (Q, S+1) of some stretches: blank, and those that are likely at a probe."""
     few = min(bound_classes(problem.weight.shape[0]), problem.weight.shape[0] - 1)
-    found, entropies = [], []
+    found = []
     tile = tile if tile.rows >= PROBES else Tile.of(problem, PROBES, gradient=False)
     node = probes(group.table, stretches)  # (Q, P)
-    for some in node.split(max(1, tile.rows // node.shape[1])):
+    for some in node.split(max(1, tile.rows // PROBES)):
         here = tile.head(some.numel())
         ascending, order = some.flatten().sort()
         joint_tile(problem, group, ascending, here)
         torch.mm(here.z, problem.weight.t(), out=here.h)
-        scores = (here.h.to(problem.real) + problem.bias).log_softmax(1)  # (q P, V)
-        share = scores.exp()
-        entropies.append(-(share * scores).nan_to_num(0.0).sum(1))
-        mass = torch.empty_like(share).index_copy_(0, order, share).view(*some.shape, -1).amax(1)  # (q, V)
-        mass[:, problem.blank] = -1.0
-        found.append(mass.topk(few, dim=1).indices)
-    return torch.cat((torch.full_like(stretches[:, :1], problem.blank), torch.cat(found)), 1), torch.cat(entropies)
+        scores = here.h.to(problem.real).add_(problem.bias)  # (q P, V)
+        scores -= torch.logsumexp(scores, 1, keepdim=True)
+        best = scores[order.argsort()].view(*some.shape, -1).amax(1)  # (q, V)
+        best[:, problem.blank] = -torch.inf
+        found.append(best.topk(few, dim=1).indices)
+    return torch.cat((torch.full_like(stretches[:, :1], problem.blank), torch.cat(found)), 1)
 
 
 def gather(problem: Problem, whole: Whole, stretches: Tensor, classes: Tensor, slack: Slack) -> tuple[Tensor, ...]:

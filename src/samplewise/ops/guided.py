@@ -3,7 +3,7 @@
 1. Bounds of every node's emissions, from a few classes (`bounds.py`).
 2. Lattice; the smallest set of nodes outside of which little occupancy is.
 3. Exact emissions on those of them that lack them; the others keep their bounds.
-4. Lattice again. Where the occupancy outside the exact nodes, summed, exceeds an eighth of the tolerance: back to 2.
+4. Lattice again. Where the occupancy outside the exact nodes, summed, exceeds a quarter of the tolerance: back to 2.
 5. Gradient over the exact nodes that carry the occupancy of the last lattice.
 
 Why the answer is right, for any weights: let M be the mass of all paths under these mixed emissions, M_in that of the paths
@@ -23,16 +23,16 @@ from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE
 from samplewise.observe import report_group
-from samplewise.ops import tiled
+from samplewise.ops import buffers, tiled
 from samplewise.ops.bounds import Whole, bound
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass
 from samplewise.plan.planner import WIDE, Schedule
 
-OUTSIDE = 1 / 8  # of the tolerance: what the paths that leave the exact nodes may have
+OUTSIDE = 1 / 4  # of the tolerance: what the paths that leave the exact nodes may have
 LEFT_OUT = 3 / 4  # of the tolerance: what the gradients leave out
 MOST_ROUNDS = 6  # then every node is made exact
-MARGIN = 1 / 2  # of what may be outside: what a selection leaves out where emissions are bounds
+MARGIN = 1 / 8  # of what may be outside: what a selection leaves out where emissions are bounds
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Band:
 
     @classmethod
     def of(cls, problem: Problem, group: Group, tile: Tile, kept: Kept | None) -> Band:
-        floats = torch.empty(4, group.nodes, dtype=problem.real, device=problem.device)
+        floats = buffers.empty((4, group.nodes), problem.real, problem.device)
         return cls(problem, group, tile, kept, *floats)
 
     def make_exact(self, nodes: Tensor) -> None:
@@ -123,7 +123,8 @@ def run_group(
     if gradients is not None:
         active = gradient(band, weights[here], losses[here], gradients, tolerance * LEFT_OUT)
     report_group(
-        "guided", group.first, group.stop, group.nodes, exact=band.exact_nodes, rounds=settled[0], bound=settled[1], active=active
+        "guided", group.first, group.stop, group.nodes, exact=band.exact_nodes, active=active, rounds=settled[0],
+        bound=settled[1],
     )  # fmt: skip
     return True
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from samplewise.kernels.backend import fused_emission_of
+from samplewise.ops import buffers
 from samplewise.ops.problem import Gradients, Group, Problem, wide_dtype
 
 
@@ -26,7 +27,7 @@ class Emissions(NamedTuple):
     @classmethod
     def empty(cls, nodes: int, problem: Problem) -> Emissions:
         def empty(dtype: torch.dtype) -> Tensor:
-            return torch.empty(nodes, dtype=dtype, device=problem.device)
+            return buffers.empty((nodes,), dtype, problem.device)
 
         return cls(empty(wide_dtype(problem.device)), empty(problem.real), empty(problem.real))
 
@@ -107,7 +108,7 @@ class Kept:
 
 
 def floats(problem: Problem, height: int, width: int) -> Tensor:
-    return torch.empty(height, width, dtype=problem.compute, device=problem.device)
+    return buffers.empty((height, width), problem.compute, problem.device)
 
 
 def joint_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> None:

@@ -12,7 +12,7 @@ LANES = 16  # frames side by side in the lattice of a CPU
 GPU_SUMS = 2 << 20  # of columns of dL/dh, a program of a GPU
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
-STRETCH_NODES, PROBES = 512, 4  # nodes that are bounded with the same classes, and how many of them show their whole softmax
+STRETCH_NODES, PROBES = 1024, 4  # nodes that are bounded with the same classes, and how many of them show their whole softmax
 STRETCH_BYTES = 2 << 20  # of the weights of those classes, of the stretches that are bounded together
 PAGE = 4096
 SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matrix product packs; measured
@@ -73,8 +73,8 @@ def node_bytes(sizes: Sizes, method: str) -> int:
 
 
 def alpha_bytes(frames: int, labels: int) -> int:
-    """What the lattice keeps of an utterance: alpha and beta of every sixteenth frame, two float64 each, and between segments of
-    64 steps a record of 80; and while they run two segments of them."""
+    """What the lattice keeps of an utterance: alpha and beta of every sixteenth frame, two float64 each, and between segments
+    of 64 steps a record of 80; and while they run two segments of them."""
     width = max(labels + 1, LANES)
     steps = -(-frames // LANES) * width + LANES
     return 32 * (steps + width) + 640 * (steps // 64 + 4) + 2 * 1600 * 66

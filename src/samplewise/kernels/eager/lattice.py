@@ -23,12 +23,12 @@ def lattice(
     """Losses (G,) float64 and, unless None, the arc posteriors times the utterance's weight.
 
     lp_blank and lp_label (N,) are the emissions by node, utterances (G, 7) the table of `layout.py`, weights (G,) float64. The
-    posteriors (N,) may be the emissions themselves, which then are overwritten; without gamma_label, gamma_blank gets the sum of
-    both. An utterance whose loss is not finite has no occupancy.
+    posteriors (N,) may be the emissions themselves, which then are overwritten; without gamma_label, gamma_blank gets the sum
+    of both. An utterance whose loss is not finite has no occupancy.
     """
     diagonals = Diagonals(lp_blank, lp_label, utterances, losses.dtype)
     alphas = diagonals.forward(losses, keep=gamma_blank is not None)
-    if gamma_blank is not None and gamma_label is not None:
+    if gamma_blank is not None:
         usable = torch.isfinite(losses) & (weights != 0)
         diagonals.backward(alphas, torch.where(usable, weights, 0.0), gamma_blank, gamma_label)
 
@@ -82,7 +82,7 @@ class Diagonals:
         losses.copy_(-torch.cat(parts, 1).sum(1))
         return alphas
 
-    def backward(self, alphas: list[Tensor], weights: Tensor, gamma_blank: Tensor, gamma_label: Tensor) -> None:
+    def backward(self, alphas: list[Tensor], weights: Tensor, gamma_blank: Tensor, gamma_label: Tensor | None) -> None:
         """Write the arc posteriors, which may overwrite the emissions: a node is read before it is written."""
         beta = torch.full_like(alphas[0], -math.inf)
         weight = weights[:, None]
@@ -98,7 +98,13 @@ class Diagonals:
             shares = torch.cat((reach + by_blank, reach + by_label), 1).softmax(1)  # (G, 2 (U+1))
             shares = torch.where(weight == 0, 0.0, shares * weight)
             (u, node), there = self.place(d), d < self.frames + self.labels
-            for out, share in zip((gamma_blank, gamma_label), shares.chunk(2, 1), strict=True):
+            by_arc = shares.chunk(2, 1)
+            outputs = (
+                [(gamma_blank, by_arc[0] + by_arc[1])]
+                if gamma_label is None
+                else [*zip((gamma_blank, gamma_label), by_arc, strict=True)]
+            )
+            for out, share in outputs:
                 out[node] = torch.where(there, share.gather(1, u).to(out.dtype), out[node])
 
 

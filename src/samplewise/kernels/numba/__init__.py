@@ -1,12 +1,14 @@
 """CPU kernels compiled by numba. Same names and argument order as `kernels.eager`; `exponentials` is numba's alone."""
 
+from samplewise.kernels.numba.band import band_lattice
 from samplewise.kernels.numba.bounds import bounds
 from samplewise.kernels.numba.emission import emission, emission_gradient
 from samplewise.kernels.numba.exponentials import exponentials
 from samplewise.kernels.numba.joint import joint, joint_gradient
-from samplewise.kernels.numba.lattice import lattice
+from samplewise.kernels.numba.lattice import backward_piece, forward_piece, lattice
 from samplewise.kernels.numba.occupancy import locate, select
 
 __all__ = [
-    "bounds", "emission", "emission_gradient", "exponentials", "joint", "joint_gradient", "lattice", "locate", "select",
+    "backward_piece", "band_lattice", "bounds", "emission", "emission_gradient", "exponentials", "forward_piece", "joint",
+    "joint_gradient", "lattice", "locate", "select",
 ]  # fmt: skip

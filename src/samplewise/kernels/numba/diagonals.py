@@ -1,12 +1,12 @@
 """A lattice in lanes: sixteen frames side by side, each one node behind the one above it, so that no lane waits for another.
 
 Lane i works on frames i, i + 16, i + 32, ... one after the other; at step s it is at column s - i of its own, which is node
-(16 (c // period) + i, c % period) of the utterance. So a step is an anti-diagonal of sixteen frames, lane i gets what comes down
-from what lane i - 1 did a step before, and lane 0 what lane 15 did when it was here: that is kept, one number a column, in the
-*stream*. `period` is U + 1, but at least 16, so that lane 15 has always been here.
+(16 (c // period) + i, c % period) of the utterance. So a step is an anti-diagonal of sixteen frames, lane i gets what comes
+down from what lane i - 1 did a step before, and lane 0 what lane 15 did when it was here: that is kept, one number a column, in
+the *stream*. `period` is U + 1, but at least 16, so that lane 15 has always been here.
 
-A probability is m 2^e (`math.split64`), two float64, which costs two multiplications and no logarithm where two of them are added, and loses
-nothing however far apart they are. Every CHUNK steps the m are brought back to 1 .. 2.
+A probability is m 2^e (`math.split64`), two float64, which costs two multiplications and no logarithm where two of them are
+added, and loses nothing however far apart they are. Every CHUNK steps the m are brought back to 1 .. 2.
 
 Steps run in segments, whose records lie in a scratch that the second cache holds. The record of a step:
 
@@ -17,8 +17,8 @@ Steps run in segments, whose records lie in a scratch that the second cache hold
 | MM, ME | 16 | alpha times label of this step: what comes along to the next column |
 | BM, BE | 16 + 8 | beta of this step, followed by what lies below lanes 1, 3, 5, ... of the step before |
 
-Lane i is at place 8 (i % 2) + i // 2 of its field: what comes from the lane above is then eight places before, a vector that has
-been stored as it is loaded, but for that of every other lane, the eight numbers more of SM, SE, BM and BE.
+Lane i is at place 8 (i % 2) + i // 2 of its field: what comes from the lane above is then eight places before, a vector that
+has been stored as it is loaded, but for that of every other lane, the eight numbers more of SM, SE, BM and BE.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import numpy as np
 from numba import njit
 
 from samplewise.kernels.numba import math as fast
-from samplewise.kernels.numba import scalars as s
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "fastmath": {"contract"}}
 
@@ -53,8 +52,8 @@ def fill(work, at, first, stop, blank, label):
 
 @njit(**OPTIONS)
 def gather(work, lp_blank, lp_label, start, stride, labels, frames, period, first, count):
-    """Emissions of steps first .. first + count - 1. Beside the lattice there are none, but below the last frame of a strip what
-    comes down goes on down, unchanged."""
+    """Emissions of steps first .. first + count - 1. Beside the lattice there are none, but below the last frame of a strip
+    what comes down goes on down, unchanged."""
     columns = (frames + LANES - 1) // LANES * period
     for lane in range(LANES):
         at, n = place(lane), 0

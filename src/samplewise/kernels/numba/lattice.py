@@ -4,10 +4,10 @@
     beta(t, u)  = beta(t+1, u) p_blank(t, u) + beta(t, u+1) p_label(t, u),          beta(T, U) = 1
     loss = -log(alpha(T-1, U) p_blank(T-1, U)),     gamma_arc = alpha(node) p_arc beta(next node) / likelihood
 
-An utterance's steps (`diagonals.py`) are cut in two halves. Alpha of the upper one and beta of the lower one are made at the same
-time, and where they meet the likelihood is known. Then beta goes on upwards and alpha downwards, where alpha and beta are made again
-segment by segment from what was kept, and both halves write posteriors. So two threads share one utterance, and the bits do
-not depend on how many there are.
+An utterance's steps (`diagonals.py`) are cut in two halves. Alpha of the upper one and beta of the lower one are made at the
+same time, and where they meet the likelihood is known. Then beta goes on upwards and alpha downwards, where alpha and beta are
+made again segment by segment from what was kept, and both halves write posteriors. So two threads share one utterance, and the
+bits do not depend on how many there are.
 
 Sums are in float64 whatever the emissions are: in float32 the gradients lose three digits by T = 800.
 """
@@ -37,8 +37,8 @@ def lattice(
     """Losses (G,) float64 and, unless None, the arc posteriors times the utterance's weight.
 
     lp_blank and lp_label (N,) are the emissions by node, utterances (G, 7) the table of `layout.py`, weights (G,) float64. The
-    posteriors (N,) may be the emissions themselves, which then are overwritten; without gamma_label, gamma_blank gets the sum of
-    both. An utterance whose loss is not finite has no occupancy.
+    posteriors (N,) may be the emissions themselves, which then are overwritten; without gamma_label, gamma_blank gets the sum
+    of both. An utterance whose loss is not finite has no occupancy.
     """
     _run(lp_blank, lp_label, utterances, weights, losses, gamma_blank, gamma_label, NONE, NONE, WHOLE)
 
@@ -55,13 +55,13 @@ def forward_piece(lp_blank: Tensor, lp_label: Tensor, piece: Tensor, above: Tens
 
 
 def backward_piece(
-    lp_blank: Tensor, lp_label: Tensor, piece: Tensor, above: Tensor, below: Tensor, loss: float | Tensor, weight: float | Tensor,
-    gamma_blank: Tensor, gamma_label: Tensor | None,
+    lp_blank: Tensor, lp_label: Tensor, piece: Tensor, above: Tensor, below: Tensor, loss: float | Tensor,
+    weight: float | Tensor, gamma_blank: Tensor, gamma_label: Tensor | None,
 ) -> None:  # fmt: skip
     """The arc posteriors, as by `lattice`, of some consecutive frames of an utterance whose loss is known.
 
-    `above` (U+1,) float64 is what `forward_piece` was given, `below` (U+1,) float64 the log of beta of the frame below (last of all:
-    -inf, ..., -inf, 0), which becomes that of the first frame here.
+    `above` (U+1,) float64 is what `forward_piece` was given, `below` (U+1,) float64 the log of beta of the frame below (last of
+    all: -inf, ..., -inf, 0), which becomes that of the first frame here (if the loss is finite and the weight not 0).
     """
     losses, weights = (above.new_full((1,), float(x)) for x in (loss, weight))
     _run(lp_blank, lp_label, piece, weights, losses, gamma_blank, gamma_label, array(above), array(below), BACKWARD)
@@ -81,7 +81,8 @@ def _run(lp_blank, lp_label, utterances, weights, losses, gamma_blank, gamma_lab
 
 @njit(**d.OPTIONS)
 def _cut(labels, frames, part):
-    """Of an utterance: its period, its steps, those of a segment, how many segments, and which is the first of the lower half."""
+    """Of an utterance: its period, its steps, those of a segment, how many segments, and which is the first of the lower
+    half."""
     period = max(labels + 1, d.LANES)
     steps = (frames + d.LANES - 1) // d.LANES * period + d.LANES - 1
     half = (steps + 2 * SEGMENT - 1) // (2 * SEGMENT)
@@ -99,8 +100,8 @@ def _kept(labels, frames):
 
 @njit(**d.OPTIONS)
 def _views(kept, labels, frames):
-    """Streams of alpha and beta, m and e each, and states. State k is alpha before segment k of the upper half, as far as the middle,
-    and state k + 1 beta after segment k - 1 of the lower one, from the middle on."""
+    """Streams of alpha and beta, m and e each, and states. State k is alpha before segment k of the upper half, as far as the
+    middle, and state k + 1 beta after segment k - 1 of the lower one, from the middle on."""
     period, steps, _, segments, _ = _cut(labels, frames, WHOLE)
     streams = kept[: 4 * (steps + period)].reshape(4, steps + period)
     states = kept[4 * (steps + period) : _kept(labels, frames)].reshape(segments + 2, STATE)
@@ -258,7 +259,8 @@ def _end(kept, labels, frames, above, below, part):
 def _together(
     lp_blank, lp_label, utterances, weights, losses, gamma_blank, gamma_label, want, both, above, below, part
 ):  # fmt: skip
-    """Few utterances: halves on threads of their own. Upper halves come first, lower ones then, so that two threads have the same."""
+    """Few utterances: halves on threads of their own. Upper halves come first, lower ones then, so that two threads have the
+    same."""
     G, most = utterances.shape[0], 0
     for g in range(G):
         most = max(most, _kept(utterances[g, 2], utterances[g, 3]))

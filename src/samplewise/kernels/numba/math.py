@@ -150,8 +150,8 @@ def tanh64(x):
     return e / (e + 2.0)
 
 
-# A probability far outside of float64's range as m 2^e: two float64, e integral. Nothing is ever so small that it is zero: e^-inf
-# is 2^NOTHING, which adds nothing to any number that is not as small.
+# A probability far outside of float64's range as m 2^e: two float64, e integral. None is so small that it is zero: e^-inf is
+# 2^NOTHING, which adds nothing to any number that is not as small.
 NOTHING = -1e295
 WHOLE64 = 1e15  # beyond it e^x is a power of two
 FARTHEST = 900.0  # powers of two that are made from bits

@@ -3,21 +3,15 @@
 With TRITON_INTERPRET=1, set before this is imported, they run on the CPU, slowly, for tests.
 """
 
+from samplewise.kernels.triton.band import band_lattice
 from samplewise.kernels.triton.bounds import bounds
 from samplewise.kernels.triton.emission import emission, emission_gradient
 from samplewise.kernels.triton.fused import fused_emission
 from samplewise.kernels.triton.joint import joint, joint_gradient
-from samplewise.kernels.triton.lattice import lattice
+from samplewise.kernels.triton.lattice import backward_piece, forward_piece, lattice
 from samplewise.kernels.triton.occupancy import locate, select
 
 __all__ = [
-    "bounds",
-    "emission",
-    "emission_gradient",
-    "fused_emission",
-    "joint",
-    "joint_gradient",
-    "lattice",
-    "locate",
-    "select",
-]
+    "backward_piece", "band_lattice", "bounds", "emission", "emission_gradient", "forward_piece", "fused_emission", "joint",
+    "joint_gradient", "lattice", "locate", "select",
+]  # fmt: skip
