@@ -34,10 +34,10 @@ def packed_table(
     for g, (t, u) in enumerate(zip(frames, labels, strict=True)):
         rows.append((start, u + 1, u, t, g * padded_frames, g * padded_tokens, g * padded_labels))
         start += t * (u + 1)
-    return _on(device, rows), start
+    return on_device(device, rows), start
 
 
-def _on(device: torch.device, rows: Sequence[tuple[int, ...]]) -> Tensor:
+def on_device(device: torch.device, rows: Sequence[tuple[int, ...]]) -> Tensor:
     """The rows as a tensor; to a GPU they go by way of pinned memory, so that the host need not wait for its other work."""
     table = torch.tensor(rows, dtype=torch.int64)
     return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table.to(device)
@@ -52,4 +52,4 @@ def padded_table(
     """
     size = padded_frames * padded_width
     rows = [(b * size, padded_width, u, t, 0, 0, 0) for b, (t, u) in enumerate(zip(frames, labels, strict=True))]
-    return _on(device, rows)
+    return on_device(device, rows)

@@ -7,12 +7,13 @@ classes that matter there are taken. They decide how close the bounds are, never
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from samplewise.kernels.layout import FRAME_BASE, FRAMES, LABELS, START, STRIDE, TOKEN_BASE
+from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
 from samplewise.ops.tiles import Tile, joint_tile
 from samplewise.plan.planner import PROBES, bound_classes, stretch_frames, stretches_at_once
@@ -47,7 +48,8 @@ def bound(
 ) -> Tensor:  # fmt: skip
     """Write upper bounds of both emissions of every node of some frames of each utterance, and return the classes (Q, S+1) that
     they were made with, which may be given. `table` (G, 7) says where nodes lie in the outputs; else it is the group's."""
-    stretches = torch.tensor(cut(group.table.tolist(), frames), dtype=torch.int64, device=problem.device)  # (Q, 3)
+    lengths, here = problem.lengths, slice(group.first, group.stop)
+    stretches = on_device(problem.device, cut(lengths.frames[here], lengths.labels[here], frames))  # (Q, 3)
     rows = group.joint_rows(problem.activation)
     slack = Slack.of(problem, group, whole)
     found = []
@@ -98,66 +100,76 @@ class Slack(NamedTuple):
 
     A score is an inner product of D terms. Summed in any order in a format of unit roundoff u it is off by at most D u |w| |z|;
     that holds of the exact pass and of the bounds, so twice that. Besides: joint encodings of both differ by a few roundings of
-    a number below 1 for tanh and sigmoid, of a sum elsewhere; where matrix products are in less than the real dtype, both
-    factors and the score are rounded to that. A bias is added with one more rounding. A log-probability has two such scores.
+    a number below 1 for tanh and sigmoid, of a sum elsewhere; matrix products may round factors and scores further
+    (`product_error`). A bias is added with one more rounding. A log-probability has two such scores: its own, and the
+    denominator, which is off by no more than the worst of what it sums, or by the mean over the classes that a mean stands for.
     """
 
     of_class: Tensor  # (V,)
+    of_all: Tensor  # () of all classes that there are, summed
+    of_sums: Tensor  # () of a score of all rows summed: that sum is rounded, too
     of_labels: Tensor  # (G,) the largest of an utterance's own labels
     per_norm: Tensor  # of a score, for a row of norm 1
+    counts: Tensor  # (V,) which classes there are
     eps: float
-    dim: int
 
     @classmethod
     def of(cls, problem: Problem, group: Group, whole: Whole) -> Slack:
-        eps, dim = torch.finfo(problem.real).eps, problem.weight.shape[1]
+        eps, (vocab, dim) = torch.finfo(problem.real).eps, problem.weight.shape
         bounded = problem.activation in ("tanh", "sigmoid")
         reach = problem.bias.new_full((), math.sqrt(dim))
         if not bounded:
-            reach = longest(group.encoder_rows, group.table, FRAME_BASE, FRAMES, 0, problem.real)
-            reach = reach + longest(group.predictor_rows, group.table, TOKEN_BASE, LABELS, 1, problem.real)
-        relative = (dim + 16) * eps + 1.5 * product_eps(problem)  # eps = 2 u, twice D u
+            reach = longest(group.encoder_rows, group.table[:, FRAMES], problem.real)
+            reach = reach + longest(group.predictor_rows, group.table[:, LABELS] + 1, problem.real)
+        relative = (dim + 16) * eps + product_error(problem)  # eps = 2 u, twice D u
         per_norm = relative * reach + (8 * eps * math.sqrt(dim) if bounded else 4 * eps * reach)
-        of_class = per_norm * whole.norms + 2 * eps * problem.bias.abs().nan_to_num(posinf=0.0)
+        counts = ~torch.isneginf(problem.bias)
+        of_class = per_norm * whole.norms + 2 * eps * torch.where(counts, problem.bias, 0.0).abs()
+        of_all = torch.where(counts, of_class, 0.0).sum(dtype=wide_dtype(problem.device))
+        of_sums = (min(ROWS_AT_ONCE, vocab) + 16) * eps / 2 + product_error(problem, single=True)
+        of_sums = of_sums * reach * torch.where(counts, whole.norms, 0.0).sum()
         of_labels = of_class.new_zeros(len(group.table))
         if group.targets.numel():
             targets = group.targets.view(len(group.table), -1)
             used = torch.arange(targets.shape[1], device=targets.device) < group.table[:, LABELS, None]
             of_labels = of_class[torch.where(used, targets, problem.blank)].amax(1)
-        return cls(of_class, of_labels, per_norm, eps, dim)
+        return cls(of_class, of_all, of_sums, of_labels, per_norm, counts, eps)
 
     def of_stretches(self, stretches: Tensor, classes: Tensor, others: Tensor, rest: Tensor) -> Tensor:
         """(Q,), for the classes (Q, S+1), the summed rows (Q, D) of the others, and how many these are."""
-        one = torch.maximum(self.of_class[classes].amax(1), self.of_labels[stretches[:, 0]])
-        mean = self.per_norm * torch.linalg.vector_norm(others, dim=1) / rest.clamp(min=1) + self.of_class.mean()
-        mean = mean * (1 + ROWS_AT_ONCE / self.dim)  # the sum over rows is rounded, too
-        return 2 * torch.maximum(one, mean) + 32 * self.eps  # and the exponentials' and the logarithm's own
+        chosen, own = self.of_class[classes], self.of_labels[stretches[:, 0]]
+        of_others = (self.of_all - torch.where(self.counts[classes], chosen, 0.0).sum(1, dtype=self.of_all.dtype)).clamp(min=0)
+        of_others = of_others.to(rest.dtype) + self.of_sums + self.per_norm * torch.linalg.vector_norm(others, dim=1) + own
+        mean = torch.where(rest > 0.5, of_others / (rest - 1).clamp(min=1), 0.0)  # a label may be one of them, and is taken out
+        worst = torch.maximum(torch.maximum(chosen.amax(1), own), mean)
+        return 2 * worst + 32 * self.eps  # and the exponentials' and the logarithm's own
 
 
-def product_eps(problem: Problem) -> float:
-    """The machine epsilon of what matrix products of the exact pass round to, 0.0 if that is the real dtype."""
-    if problem.compute != problem.real:
-        return torch.finfo(problem.compute).eps
-    if problem.real == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        return torch.finfo(torch.bfloat16).eps
-    return 0.0
+def product_error(problem: Problem, *, single: bool = False) -> float:
+    """What matrix products round besides sums in the real dtype, relative to |w| |z|; `single`: where they have that dtype.
+
+    In half precision they take rounded encodings and round the score: half an epsilon each, and a little for what is rounded
+    twice. In float32 PyTorch may round both factors: here, and, on plain PyTorch kernels, in the bounds.
+    """
+    rounds = problem.real == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    if problem.compute != problem.real and not single:
+        return 1.5 * torch.finfo(problem.compute).eps
+    return 2 * torch.finfo(torch.bfloat16).eps if rounds else 0.0
 
 
-def longest(rows: Tensor, table: Tensor, base: int, size: int, more: int, real: torch.dtype) -> Tensor:
-    """The largest norm of an utterance's own rows; what the padding holds is nobody's."""
-    found = [
-        torch.linalg.vector_norm(rows[row[base] : row[base] + row[size] + more], dim=1, dtype=real).amax()
-        for row in table.tolist()
-    ]
-    return torch.stack(found).amax()
+def longest(rows: Tensor, lengths: Tensor, real: torch.dtype) -> Tensor:
+    """The largest norm of an utterance's own rows, so many (G,) of each; what the padding holds is nobody's."""
+    norms = torch.linalg.vector_norm(rows, dim=1, dtype=real).view(len(lengths), -1)
+    used = torch.arange(norms.shape[1], device=rows.device) < lengths[:, None]
+    return torch.where(used, norms, 0.0).amax()
 
 
-def cut(table: list[list[int]], frames: tuple[int, int]) -> list[tuple[int, int, int]]:
-    """(row of the table, first frame, stop) of every stretch of some frames of each utterance."""
+def cut(frames: Sequence[int], labels: Sequence[int], some: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """(utterance, first frame, stop) of every stretch of some frames of each utterance."""
     found = []
-    for g, row in enumerate(table):
-        step, stop = stretch_frames(row[LABELS] + 1), min(frames[1], row[FRAMES])
-        found += [(g, t, min(t + step, stop)) for t in range(frames[0], stop, step)]
+    for g, (count, width) in enumerate(zip(frames, labels, strict=True)):
+        step, stop = stretch_frames(width + 1), min(some[1], count)
+        found += [(g, t, min(t + step, stop)) for t in range(some[0], stop, step)]
     return found
 
 

@@ -27,6 +27,8 @@ def bounds(
 ) -> None:  # fmt: skip
     """Write upper bounds of lp_blank and lp_label of every node of the stretches; see `kernels/eager/bounds.py`."""
     count, depth = rows.shape[1], rows.shape[2]
+    if not len(stretches):
+        return
     padded = (-count) % ROWS, (-depth) % ROWS
     few = rows.new_zeros(len(rows), count + padded[0], depth + padded[1])
     few[:, :count, :depth] = rows
