@@ -7,7 +7,7 @@ classes that matter there are taken. They decide how close the bounds are, never
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,8 +16,10 @@ from torch import Tensor
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
 from samplewise.ops.tiles import Tile, joint_tile
-from samplewise.plan.planner import PROBES, bound_classes, stretch_frames, stretches_at_once
+from samplewise.plan.planner import PROBES, bound_choices, stretch_frames, stretches_at_once
 
+SAMPLE = 32  # stretches that say how many classes it takes
+NEARLY, NEAR = 1.5, 0.2  # the gap to a denominator, of what more classes would leave, and besides, in nats
 ROWS_AT_ONCE = 256  # of the output layer that are summed in the real dtype; their sums add up in float64
 
 
@@ -52,11 +54,18 @@ def bound(
     stretches = on_device(problem.device, cut(lengths.frames[here], lengths.labels[here], frames))  # (Q, 3)
     rows = group.joint_rows(problem.activation)
     slack = Slack.of(problem, group, whole)
+    if classes is None:
+        few = how_many(problem, group, whole, stretches, tile)
+    else:
+        few = classes.shape[1] - 1
     found = []
-    some = stretches_at_once(problem.weight.shape[1])
+    some = stretches_at_once(problem.weight.shape[1], few)
     for first in range(0, len(stretches), some):
         part = stretches[first : first + some]
-        chosen = choose(problem, group, part, tile) if classes is None else classes[first : first + some]
+        if classes is None:
+            chosen = torch.cat([found for _, found in choose(problem, group, part, tile, few)])
+        else:
+            chosen = classes[first : first + some]
         found.append(chosen)
         problem.kernels.bounds(
             *rows, table, group.targets, problem.weight, problem.bias, part, chosen,
@@ -65,10 +74,33 @@ def bound(
     return torch.cat(found)
 
 
-def choose(problem: Problem, group: Group, stretches: Tensor, tile: Tile) -> Tensor:
-    """The classes (Q, S+1) of some stretches: blank, and those that are likely at a probe."""
-    few = min(bound_classes(problem.weight.shape[0]), problem.weight.shape[0] - 1)
-    found = []
+def how_many(problem: Problem, group: Group, whole: Whole, stretches: Tensor, tile: Tile) -> int:
+    """How few classes make bounds nearly as close as many do, by the probes of some stretches; on a GPU, which the host does not
+    wait for, a number between."""
+    choices = bound_choices(problem.weight.shape[0])
+    if problem.device.type != "cpu":
+        return choices[len(choices) // 2]
+    some = stretches[:: max(1, len(stretches) // SAMPLE)]
+    gaps = torch.zeros(len(choices), dtype=torch.float64)
+    for scores, classes in choose(problem, group, some, tile, choices[-1]):
+        scores = scores.clamp(min=torch.finfo(scores.dtype).min / scores.shape[1])  # classes that are none
+        everything = scores.sum(1)  # of normalised scores (q P, V), whose true denominator is 1
+        few = scores.gather(1, classes.repeat_interleave(PROBES, 0))  # (q P, S+1)
+        for i, count in enumerate(choices):
+            known = few[:, : count + 1]
+            rest = (whole.size - count - 1).clamp(min=1)
+            others = (everything - known.sum(1)) / rest + rest.log()
+            gaps[i] -= torch.logaddexp(known.logsumexp(1), others).clamp(max=0).sum()
+    gaps /= max(1, PROBES * len(some))
+    close = gaps <= NEARLY * gaps[-1] + NEAR
+    return choices[int(close.nonzero()[0])] if bool(close.any()) else choices[0]
+
+
+def choose(
+    problem: Problem, group: Group, stretches: Tensor, tile: Tile, few: int
+) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
+    """Normalised scores (q P, V) of the probes of some stretches at a time, and their classes (q, S+1): blank, and those that
+    are likeliest at a probe, the likeliest first."""
     tile = tile if tile.rows >= PROBES else Tile.of(problem, PROBES, gradient=False)
     node = probes(group.table, stretches)  # (Q, P)
     for some in node.split(max(1, tile.rows // PROBES)):
@@ -76,12 +108,12 @@ def choose(problem: Problem, group: Group, stretches: Tensor, tile: Tile) -> Ten
         ascending, order = some.flatten().sort()
         joint_tile(problem, group, ascending, here)
         torch.mm(here.z, problem.weight.t(), out=here.h)
-        scores = here.h.to(problem.real).add_(problem.bias)  # (q P, V)
+        scores = here.h.to(problem.real).add_(problem.bias)[order.argsort()]
         scores -= torch.logsumexp(scores, 1, keepdim=True)
-        best = scores[order.argsort()].view(*some.shape, -1).amax(1)  # (q, V)
+        best = scores.view(*some.shape, -1).amax(1)  # (q, V)
         best[:, problem.blank] = -torch.inf
-        found.append(best.topk(few, dim=1).indices)
-    return torch.cat((torch.full_like(stretches[:, :1], problem.blank), torch.cat(found)), 1)
+        classes = best.topk(few, dim=1).indices
+        yield scores, torch.cat((torch.full_like(classes[:, :1], problem.blank), classes), 1)
 
 
 def gather(problem: Problem, whole: Whole, stretches: Tensor, classes: Tensor, slack: Slack) -> tuple[Tensor, ...]:
@@ -126,8 +158,8 @@ class Slack(NamedTuple):
         counts = ~torch.isneginf(problem.bias)
         of_class = per_norm * whole.norms + 2 * eps * torch.where(counts, problem.bias, 0.0).abs()
         of_all = torch.where(counts, of_class, 0.0).sum(dtype=wide_dtype(problem.device))
-        of_sums = (min(ROWS_AT_ONCE, vocab) + 16) * eps / 2 + product_error(problem, single=True)
-        of_sums = of_sums * reach * torch.where(counts, whole.norms, 0.0).sum()
+        a_sum = (min(ROWS_AT_ONCE, vocab) + 16) * eps / 2 + product_error(problem, single=True)
+        of_sums = a_sum * reach * torch.where(counts, whole.norms, 0.0).sum()
         of_labels = of_class.new_zeros(len(group.table))
         if group.targets.numel():
             targets = group.targets.view(len(group.table), -1)

@@ -32,7 +32,7 @@ from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass
 from samplewise.plan.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, WIDE, Schedule
 
 OUTSIDE = 1 / 4  # of the tolerance: what the paths that leave the exact nodes may have
-LEFT_OUT = 3 / 4  # of the tolerance: what the gradients leave out
+LEFT_OUT = 1 / 2  # of the tolerance: what the gradients leave out
 SAMPLE, LIKELY = 128, 0.4  # nodes, and the mean over them of the likeliest class, below which a model knows nothing
 MOST_ROUNDS = 6  # then every node is made exact
 MARGIN = 1 / 8  # of what may be outside: what a selection leaves out where emissions are bounds

@@ -12,7 +12,7 @@ from samplewise.errors import TransducerError
 from samplewise.plan.budget import default_budget, device_of, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, Amounts, FunctionCost, function_costs
 from samplewise.plan.expected import expected_bytes
-from samplewise.plan.planner import Schedule, Sizes, bound_classes, guide_pays, schedule_of
+from samplewise.plan.planner import Schedule, Sizes, bound_choices, guide_pays, schedule_of
 
 TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
 
@@ -72,7 +72,7 @@ class Plan:
         nodes, padded = sum(s.nodes), len(s.frames) * max(s.frames) * (max(s.labels) + 1)
         method, most = method or self.method, max(schedule.group_nodes)
         alive = {"batched": padded, "samplewise": max(s.nodes)}.get(method, max(schedule.tile_rows, schedule.kept_rows))
-        guide = min(s.classes, bound_classes(s.classes) + 3)
+        guide = min(s.classes, bound_choices(s.classes)[0] + 3)
         return function_costs(
             method, Amounts(nodes, padded, s.classes, s.dim, schedule.tile_rows, most, alive, self.share, guide)
         )

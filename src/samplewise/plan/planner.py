@@ -25,7 +25,8 @@ PIECE = 1 << 17  # nodes of a piece of an utterance that is too long to hold flo
 WIDE = 0.85  # of the nodes: exact emissions on so many are no less work than on all
 CERTAIN_WORK = 100_000  # multiply-adds a node of an output layer, beside which bounds cost next to nothing
 NODE_WORK, LATTICE_WORK = 3000, 2000  # what takes as long of a node beside the output layer, and in a lattice; measured
-TINY = 20_000_000  # multiply-adds of an output layer; of less, the steps of a guide take longer than what they save; measured
+TINY = 20_000_000  # multiply-adds of an output layer; of less, the steps of "guided" take longer than what they save; measured
+TINY_LAYER = 2000  # multiply-adds a node
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,9 @@ def fixed_bytes(sizes: Sizes, whole: int = 1 << 62) -> int:
 
 def bounds_bytes(sizes: Sizes) -> int:
     """Weights of the classes of stretches that are bounded together, twice, and the whole softmax of their probes, thrice."""
-    stretches = min(stretches_at_once(sizes.dim), 1 + sum(sizes.nodes) // STRETCH_NODES + len(sizes.nodes))
-    rows = stretches * (bound_classes(sizes.classes) + 2) * sizes.dim * sizes.real_bytes
+    few = bound_choices(sizes.classes)
+    stretches = min(stretches_at_once(sizes.dim, few[0]), 1 + sum(sizes.nodes) // STRETCH_NODES + len(sizes.nodes))
+    rows = min(stretches, stretches_at_once(sizes.dim, few[-1])) * (few[-1] + 2) * sizes.dim * sizes.real_bytes
     probes = min(sizes.device.most_rows, stretches * PROBES)
     a_thread = (2 * 32 + 2) * sizes.dim * sizes.real_bytes
     return 3 * rows + 3 * probes * sizes.classes * sizes.real_bytes + sizes.threads * a_thread + 64 * sizes.dim
@@ -203,8 +205,8 @@ def choose(sizes: Sizes, budget: int | None, default: int) -> Schedule:
 
 
 def guide_pays(sizes: Sizes) -> bool:
-    """Whether the call is not tiny."""
-    return sum(sizes.nodes) * sizes.dim * sizes.classes >= TINY
+    """Whether the call is not tiny, nor its output layer."""
+    return sum(sizes.nodes) * sizes.dim * sizes.classes >= TINY and sizes.dim * sizes.classes >= TINY_LAYER
 
 
 def schedule_samplewise(sizes: Sizes, budget: int | None, default: int) -> Schedule:
@@ -233,9 +235,9 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
     return Schedule("batched", [(0, batch)], [nodes], nodes, 0, least, [False])
 
 
-def bound_classes(classes: int) -> int:
-    """How many classes a stretch is bounded with beside blank and a node's own label; with blank and the rest 4, 8 ..."""
-    return 6 if classes > 32 else 2
+def bound_choices(classes: int) -> list[int]:
+    """With how many classes a stretch may be bounded beside blank and a node's own label; with blank and the rest 4, 8, 16, 32."""
+    return [few for few in (2, 6, 14, 30) if few < classes - 1] or [max(0, classes - 1)]
 
 
 def stretch_frames(width: int) -> int:
@@ -243,8 +245,9 @@ def stretch_frames(width: int) -> int:
     return max(1, STRETCH_NODES // width)
 
 
-def stretches_at_once(dim: int) -> int:
-    return max(16, STRETCH_BYTES // (8 * (2 + bound_classes(1 << 30)) * dim))
+def stretches_at_once(dim: int, few: int) -> int:
+    """Stretches that are bounded together, with so many classes."""
+    return max(16, STRETCH_BYTES // (8 * (2 + few) * dim))
 
 
 def schedule_of(method: str, sizes: Sizes, budget: int | None, default: int, padded_frames: int, padded_width: int) -> Schedule:
