@@ -70,11 +70,11 @@ def node_bytes(sizes: Sizes, method: str) -> int:
 
 
 def alpha_bytes(frames: int, labels: int) -> int:
-    """What the lattice keeps of an utterance: alpha and beta of every sixteenth frame, two float64 each, and between segments
-    of 64 steps a record of 80; and while they run two segments of them."""
+    """What the lattice keeps of an utterance: alpha and beta of every sixteenth frame, two float64 each, the state between
+    segments of 32 steps, 80 float64, and the records of two segments, one a thread, 120 float64 a step."""
     width = max(labels + 1, LANES)
     steps = -(-frames // LANES) * width + LANES
-    return 32 * (steps + width) + 640 * (steps // 64 + 4) + 2 * 1600 * 66
+    return 32 * (steps + width) + 640 * (steps // 32 + 4) + 2 * 960 * 34
 
 
 def fixed_bytes(sizes: Sizes) -> int:
