@@ -8,9 +8,9 @@ from samplewise.plan.planner import (
     STRETCHES_AT_ONCE,
     Schedule,
     Sizes,
-    alpha_bytes,
     guide_classes,
     kept_bytes,
+    lattice_bytes,
     stretch_height,
 )
 
@@ -34,7 +34,7 @@ def phases(sizes: Sizes, schedule: Schedule, share: float) -> int:
     rows = min(schedule.tile_rows, most if schedule.method == "tiled" else active)
     index = 8 * active if sizes.gradient else 0
     threads = min(sizes.threads, together)
-    lattice = min(2 * sizes.threads, together) * max(map(alpha_bytes, sizes.frames, sizes.labels))
+    lattice = lattice_bytes(sizes, together)
     select = threads * HISTOGRAM_TOUCHED + 2 * index
     gradient = index
     if sizes.gradient:

@@ -9,6 +9,7 @@ from samplewise.errors import TransducerError
 from samplewise.plan.budget import CPU, Device, show_bytes
 
 LANES = 16  # frames side by side in the lattice of a CPU
+RECORDS = 960 * 34  # of the steps of a segment, a thread
 GPU_SUMS = 2 << 20  # of columns of dL/dh, a program of a GPU
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
@@ -70,19 +71,24 @@ def node_bytes(sizes: Sizes, method: str) -> int:
 
 
 def alpha_bytes(frames: int, labels: int) -> int:
-    """What the lattice keeps of an utterance: alpha and beta of every sixteenth frame, two float64 each, the state between
-    segments of 32 steps, 80 float64, and the records of two segments, one a thread, 120 float64 a step."""
+    """What the lattice keeps of an utterance: alpha and beta of every sixteenth frame, two float64 each, and the state between
+    segments of 32 steps, 80 float64."""
     width = max(labels + 1, LANES)
     steps = -(-frames // LANES) * width + LANES
-    return 32 * (steps + width) + 640 * (steps // 32 + 4) + 2 * 960 * 34
+    return 32 * (steps + width) + 640 * (steps // 32 + 4)
+
+
+def lattice_bytes(sizes: Sizes, together: int) -> int:
+    """What the lattices of a group of so many utterances take on a CPU: of few all are at work at once, of many one a thread."""
+    longest = max(map(alpha_bytes, sizes.frames, sizes.labels))
+    return longest * min(2 * sizes.threads - 1, together) + RECORDS * sizes.threads
 
 
 def fixed_bytes(sizes: Sizes) -> int:
     """What does not depend on the batch: the weight in the compute dtype, sums in the real one, lattice and select a thread."""
     low_precision = sizes.compute_bytes < sizes.real_bytes
     weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision or sizes.gathered else 0
-    longest = max(map(alpha_bytes, sizes.frames, sizes.labels))
-    lattice = 0 if sizes.device.at_once else longest * min(2 * sizes.threads, len(sizes.frames))
+    lattice = 0 if sizes.device.at_once else lattice_bytes(sizes, len(sizes.frames))
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
     by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0
     by_program = GPU_SUMS if sizes.device.at_once and sizes.gradient else 0
