@@ -79,7 +79,7 @@ def alpha_bytes(frames: int, labels: int) -> int:
 
 
 def lattice_bytes(sizes: Sizes, together: int) -> int:
-    """What the lattices of a group of so many utterances take on a CPU: of few all are at work at once, of many one a thread."""
+    """What the lattices of a group of so many utterances take on a CPU: of few all run at once, of many one a thread."""
     longest = max(map(alpha_bytes, sizes.frames, sizes.labels))
     return longest * min(2 * sizes.threads - 1, together) + RECORDS * sizes.threads
 
