@@ -80,7 +80,11 @@ def every_kernel(kernels, dtype: torch.dtype, activations: tuple[str, ...], clas
         kernels.emission_gradient(logits, bias, node, label, 0, log_denominator, lp_blank, lp_label, bias)
     losses = torch.ones(2, dtype=torch.float64)
     kernels.lattice(lp_blank, lp_label, table, losses, losses, None, None)
-    kernels.lattice(lp_blank, lp_label, table, losses, losses, lp_blank, lp_label)
+    above = torch.zeros(4, dtype=torch.float64)
+    kernels.forward_piece(lp_blank, lp_label, table[:1], above)
+    for gamma_label in (lp_label, None):
+        kernels.lattice(lp_blank, lp_label, table, losses, losses, lp_blank, gamma_label)
+        kernels.backward_piece(lp_blank, lp_label, table[:1], above, above, 1.0, 1.0, lp_blank, gamma_label)
     for tolerance in (0.1, 0.0):
         kernels.select(lp_blank, lp_label, table, losses, tolerance)
 

@@ -19,8 +19,8 @@ KERNELS = {
     "_emission_gradient": 6,
     "_bounds": 10,
     "_fused_emission": 8,
-    "_forward": 2 * 2,
-    "_backward": 2,
+    "_forward": 2 * 4,
+    "_backward": 2 * 4,
     "_below": 2 * 2,
     "_mark": 2 * 2,
 }  # and the least number of variants: dtypes, activations, sizes

@@ -13,12 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, on_device
+from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TARGET_BASE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
 from samplewise.ops.tiles import Tile, joint_tile
 from samplewise.plan.planner import PROBES, bound_choices, stretch_frames, stretches_at_once
 
 SAMPLE = 32  # stretches that say how many classes it takes
+LIKELY = -1.5  # log of what a class has somewhere in a stretch that should be among those it is bounded with
+FEW, LARGE = 32, 1 << 12  # classes, and nodes of an utterance, up to which its labels are not looked for
 NEARLY, NEAR = 1.5, 0.2  # the gap to a denominator, of what more classes would leave, and besides, in nats
 ROWS_AT_ONCE = 256  # of the output layer that are summed in the real dtype; their sums add up in float64
 
@@ -63,7 +65,7 @@ def bound(
     for first in range(0, len(stretches), some):
         part = stretches[first : first + some]
         if classes is None:
-            chosen = torch.cat([found for _, found in choose(problem, group, part, tile, few)])
+            chosen = torch.cat([found for _, found, _ in choose(problem, group, part, tile, few)])
         else:
             chosen = classes[first : first + some]
         found.append(chosen)
@@ -75,14 +77,15 @@ def bound(
 
 
 def how_many(problem: Problem, group: Group, whole: Whole, stretches: Tensor, tile: Tile) -> int:
-    """How few classes make bounds nearly as close as many do, by the probes of some stretches; on a GPU, which the host does not
-    wait for, a number between."""
+    """How few classes make bounds nearly as close as many do, by the probes of some stretches; on a GPU, for which the host does
+    not wait, a number between."""
     choices = bound_choices(problem.weight.shape[0])
     if problem.device.type != "cpu":
         return choices[len(choices) // 2]
     some = stretches[:: max(1, len(stretches) // SAMPLE)]
-    gaps = torch.zeros(len(choices), dtype=torch.float64)
-    for scores, classes in choose(problem, group, some, tile, choices[-1]):
+    gaps, likely = torch.zeros(len(choices), dtype=torch.float64), 0
+    for scores, classes, best in choose(problem, group, some, tile, choices[-1]):
+        likely += int((best > LIKELY).sum())
         scores = scores.clamp(min=torch.finfo(scores.dtype).min / scores.shape[1])  # classes that are none
         everything = scores.sum(1)  # of normalised scores (q P, V), whose true denominator is 1
         few = scores.gather(1, classes.repeat_interleave(PROBES, 0))  # (q P, S+1)
@@ -92,18 +95,19 @@ def how_many(problem: Problem, group: Group, whole: Whole, stretches: Tensor, ti
             others = (everything - known.sum(1)) / rest + rest.log()
             gaps[i] -= torch.logaddexp(known.logsumexp(1), others).clamp(max=0).sum()
     gaps /= max(1, PROBES * len(some))
-    close = gaps <= NEARLY * gaps[-1] + NEAR
+    close = (gaps <= NEARLY * gaps[-1] + NEAR) & (torch.tensor(choices) >= min(choices[-1], likely / len(some)))
     return choices[int(close.nonzero()[0])] if bool(close.any()) else choices[0]
 
 
 def choose(
     problem: Problem, group: Group, stretches: Tensor, tile: Tile, few: int
-) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
-    """Normalised scores (q P, V) of the probes of some stretches at a time, and their classes (q, S+1): blank, and those that
-    are likeliest at a probe, the likeliest first."""
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
+    """Normalised scores (q P, V) of the probes of some stretches at a time; their classes (q, S+1): blank, and those that are
+    likeliest at a probe or, of the utterance's own labels, at a frame, the likeliest first; and the log of how likely."""
     tile = tile if tile.rows >= PROBES else Tile.of(problem, PROBES, gradient=False)
     node = probes(group.table, stretches)  # (Q, P)
-    for some in node.split(max(1, tile.rows // PROBES)):
+    at_once = max(1, tile.rows // PROBES)
+    for some, stretch in zip(node.split(at_once), stretches.split(at_once), strict=True):
         here = tile.head(some.numel())
         ascending, order = some.flatten().sort()
         joint_tile(problem, group, ascending, here)
@@ -112,8 +116,35 @@ def choose(
         scores -= torch.logsumexp(scores, 1, keepdim=True)
         best = scores.view(*some.shape, -1).amax(1)  # (q, V)
         best[:, problem.blank] = -torch.inf
-        classes = best.topk(few, dim=1).indices
-        yield scores, torch.cat((torch.full_like(classes[:, :1], problem.blank), classes), 1)
+        if problem.weight.shape[0] > FEW and problem.device.type == "cpu":
+            add_labels(problem, group, stretch, tile, best)
+        likeliest = best.topk(few, dim=1)
+        yield scores, torch.cat((torch.full_like(some[:, :1], problem.blank), likeliest.indices), 1), likeliest.values
+
+
+def add_labels(problem: Problem, group: Group, stretches: Tensor, tile: Tile, best: Tensor) -> None:
+    """Raise `best` (Q, V) at the utterance's own labels to what each has beside the others and blank at any frame of a stretch:
+    what a model hears at a frame is mostly one of them. One node a frame is looked at, of large utterances."""
+    for g, row in enumerate(group.table.tolist()):
+        labels = row[LABELS]
+        mine = (stretches[:, 0] == g).nonzero()[:, 0]
+        if mine.numel() == 0 or labels == 0 or row[FRAMES] * row[STRIDE] < LARGE:
+            continue
+        first, count = stretches[mine, 1], stretches[mine, 2] - stretches[mine, 1]
+        place = torch.repeat_interleave(torch.arange(len(mine)), count)  # of every frame, the stretch
+        t = torch.arange(len(place)) + torch.repeat_interleave(first - (count.cumsum(0) - count), count)
+        node = row[START] + t * row[STRIDE] + t * labels // row[FRAMES]
+        own = group.targets[row[TARGET_BASE] : row[TARGET_BASE] + labels]
+        columns = torch.cat((own, own.new_tensor([problem.blank])))
+        weight, bias = problem.weight[columns], problem.bias[columns]
+        found = best.new_full((len(mine), labels), -torch.inf)
+        for some, stretch in zip(node.split(tile.rows), place.split(tile.rows), strict=True):
+            here = tile.head(some.numel())
+            joint_tile(problem, group, some, here)
+            scores = torch.mm(here.z, weight.t()).to(problem.real).add_(bias)
+            scores -= torch.logsumexp(scores, 1, keepdim=True)
+            found.scatter_reduce_(0, stretch[:, None].expand(-1, labels), scores[:, :-1], "amax")
+        best[mine] = best[mine].scatter_reduce(1, own.expand(len(mine), -1), found, "amax")
 
 
 def gather(problem: Problem, whole: Whole, stretches: Tensor, classes: Tensor, slack: Slack) -> tuple[Tensor, ...]:

@@ -6,10 +6,10 @@ from samplewise.plan.planner import (
     PACKED_DEPTH,
     Schedule,
     Sizes,
-    alpha_bytes,
     bounds_bytes,
     exponential_bytes,
     kept_bytes,
+    lattice_bytes,
 )
 
 SMALL = 3 << 18  # small tensors, and what the allocator rounds up; measured
@@ -19,7 +19,7 @@ HISTOGRAM_TOUCHED = 1 << 17  # of a histogram of occupancies, whose pages come w
 
 def expected_bytes(sizes: Sizes, schedule: Schedule, share: float) -> int:
     """Bytes that the schedule is expected to take where `share` of the nodes carry the occupancy."""
-    if schedule.method not in ("tiled", "guided") or sizes.device.at_once:  # on a GPU nothing was measured yet
+    if schedule.method not in ("tiled", "guided") or sizes.device.at_once or schedule.whole < max(sizes.nodes):  # not measured
         return schedule.workspace
     return min(schedule.workspace, round(ROUNDED_UP * phases(sizes, schedule, share)))
 
@@ -32,7 +32,7 @@ def phases(sizes: Sizes, schedule: Schedule, share: float) -> int:
     rows = min(schedule.tile_rows, most if schedule.method == "tiled" else active)
     index = 8 * active if sizes.gradient else 0
     threads = min(sizes.threads, together)
-    lattice = min(2 * sizes.threads, together) * max(map(alpha_bytes, sizes.frames, sizes.labels))
+    lattice = lattice_bytes(sizes, together, schedule.whole)
     select = threads * HISTOGRAM_TOUCHED + 2 * index
     gradient = index
     if sizes.gradient:

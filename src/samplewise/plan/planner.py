@@ -10,6 +10,7 @@ from samplewise.errors import TransducerError
 from samplewise.plan.budget import CPU, Device, show_bytes
 
 LANES = 16  # frames side by side in the lattice of a CPU
+RECORDS = 960 * 34  # of the steps of a segment, a thread
 GPU_SUMS = 2 << 20  # of columns of dL/dh, a program of a GPU
 HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
@@ -81,11 +82,17 @@ def node_bytes(sizes: Sizes, method: str) -> int:
 
 
 def alpha_bytes(frames: int, labels: int) -> int:
-    """What the lattice keeps of an utterance: alpha and beta of every sixteenth frame, two float64 each, and between segments
-    of 64 steps a record of 80; and while they run two segments of them."""
+    """What the lattice keeps of an utterance: alpha and beta of every sixteenth frame, two float64 each, and the state between
+    segments of 32 steps, 80 float64."""
     width = max(labels + 1, LANES)
     steps = -(-frames // LANES) * width + LANES
-    return 32 * (steps + width) + 640 * (steps // 64 + 4) + 2 * 1600 * 66
+    return 32 * (steps + width) + 640 * (steps // 32 + 4)
+
+
+def lattice_bytes(sizes: Sizes, together: int, whole: int) -> int:
+    """What the lattices of a group of so many utterances take on a CPU: of few all run at once, of many one a thread."""
+    longest = max(alpha_bytes(piece_frames(t, u, whole), u) for t, u in zip(sizes.frames, sizes.labels, strict=True))
+    return longest * min(2 * sizes.threads - 1, together) + RECORDS * sizes.threads
 
 
 def piece_frames(frames: int, labels: int, whole: int) -> int:
@@ -110,8 +117,7 @@ def fixed_bytes(sizes: Sizes, whole: int = 1 << 62) -> int:
     """What does not depend on the batch: the weight in the compute dtype, sums in the real one, lattice and select a thread."""
     low_precision = sizes.compute_bytes < sizes.real_bytes
     weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision or sizes.gathered else 0
-    longest = max(alpha_bytes(piece_frames(t, u, whole), u) for t, u in zip(sizes.frames, sizes.labels, strict=True))
-    lattice = 0 if sizes.device.at_once else longest * min(2 * sizes.threads, len(sizes.frames))
+    lattice = 0 if sizes.device.at_once else lattice_bytes(sizes, len(sizes.frames), whole)
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
     by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0
     by_program = GPU_SUMS if sizes.device.at_once and sizes.gradient else 0
@@ -236,7 +242,7 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
 
 
 def bound_choices(classes: int) -> list[int]:
-    """With how many classes a stretch may be bounded beside blank and a node's own label; with blank and the rest 4, 8, 16, 32."""
+    """With how many classes a stretch may be bounded beside blank and a node's own label; with blank and the rest 4 to 32."""
     return [few for few in (2, 6, 14, 30) if few < classes - 1] or [max(0, classes - 1)]
 
 

@@ -8,17 +8,17 @@ the *stream*. `period` is U + 1, but at least 16, so that lane 15 has always bee
 A probability is m 2^e (`math.split64`), two float64, which costs two multiplications and no logarithm where two of them are
 added, and loses nothing however far apart they are. Every CHUNK steps the m are brought back to 1 .. 2.
 
-Steps run in segments, whose records lie in a scratch that the second cache holds. The record of a step:
+Steps run in segments, whose records lie in a scratch that the first cache holds. The record of a step:
 
 | field | numbers | |
 |---|---|---|
-| PB, KB, PL, KL | 16 each | blank and label emissions, m and e; then the posteriors (PB and PL) |
-| SM, SE | 8 + 16 | alpha times blank of this step, m and e, after what comes to lanes 0, 2, 4, ... of the next |
+| SM, SE | 4 + 16 | alpha times blank of this step, m and e, after what comes to lanes 0, 4, 8 and 12 of the next |
 | MM, ME | 16 | alpha times label of this step: what comes along to the next column |
-| BM, BE | 16 + 8 | beta of this step, followed by what lies below lanes 1, 3, 5, ... of the step before |
+| BM, BE | 16 + 4 | beta of this step, followed by what lies below lanes 3, 7, 11 and 15 of the step before |
+| PB, KB, PL, KL | 16 each | blank and label emissions, m and e, where alpha will be; then posteriors (PB, PL) |
 
-Lane i is at place 8 (i % 2) + i // 2 of its field: what comes from the lane above is then eight places before, a vector that
-has been stored as it is loaded, but for that of every other lane, the eight numbers more of SM, SE, BM and BE.
+Lane i is at place 4 (i % 4) + i // 4 of its field: what comes from the lane above is then four places before, a vector that is
+loaded as it was stored, but for every fourth lane; theirs are the four numbers more of SM, SE, BM and BE.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from samplewise.kernels.numba import math as fast
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "fastmath": {"contract"}}
 
-LANES, HALF = 16, 8
-CHUNK = 16  # steps between two renormalisations: m stays within 2^-45 and 2^45
-PB, KB, PL, KL, SM, SE, MM, ME, BM, BE = 0, 16, 32, 48, 64, 88, 112, 128, 144, 168
-RECORD = 200  # numbers: 192, and some more so that records do not fall on the same lines of a cache
+LANES, VECTOR = 16, 4
+CHUNK = 16  # steps between two renormalisations: m stays within 2^-50 and 2^50
+SM, SE, MM, ME, BM, BE = 0, 20, 40, 56, 72, 92
+PB, KB, PL, KL = SM + VECTOR, SE + VECTOR, MM, ME
+RECORD = 120  # numbers: 112, and some more so that records do not fall on the same lines of a cache
 
 
 @njit(**OPTIONS)
 def place(lane):
-    return HALF * (lane % 2) + lane // 2
+    return VECTOR * (lane % (LANES // VECTOR)) + lane // (LANES // VECTOR)
 
 
 @njit(**OPTIONS)
@@ -52,47 +53,45 @@ def fill(work, at, first, stop, blank, label):
 
 @njit(**OPTIONS)
 def gather(work, lp_blank, lp_label, start, stride, labels, frames, period, first, count):
-    """Emissions of steps first .. first + count - 1. Beside the lattice there are none, but below the last frame of a strip
-    what comes down goes on down, unchanged."""
-    columns = (frames + LANES - 1) // LANES * period
+    """Emissions of steps first .. first + count - 1. Beside the lattice there are none, but below the last frame, as far as its
+    strip reaches, what comes down goes on down, unchanged."""
+    strips = (frames + LANES - 1) // LANES
     for lane in range(LANES):
         at, n = place(lane), 0
+        strip, u = (first - lane) // period, (first - lane) % period
         while n < count:
-            c = first + n - lane
-            u, t = c % period, c // period * LANES + lane
-            if c < 0 or c >= columns or u > labels:
-                run = -c if c < 0 else (count if c >= columns else period - u)
-                stop = min(count, n + run)
+            t = strip * LANES + lane
+            stop = min(count, n + (labels + 1 if u <= labels else period) - u)
+            if strip < 0 or strip >= strips or u > labels:
                 fill(work, at, n, stop, -np.inf, -np.inf)
+            elif t >= frames:
+                fill(work, at, n, stop, 0.0, -np.inf)
             else:
-                stop = min(count, n + labels + 1 - u)
-                if t >= frames:
-                    fill(work, at, n, stop, 0.0, -np.inf)
-                else:
-                    node = start + t * stride + u
-                    blank, label = lp_blank[node : node + stop - n], lp_label[node : node + stop - n]
-                    lanes = work[(n + 1) * RECORD + at :]
-                    for i in range(stop - n):
-                        lanes[i * RECORD + PB] = blank[i]
-                        lanes[i * RECORD + PL] = label[i]
-                    if u + stop - n > labels:
-                        work[stop * RECORD + PL + at] = -np.inf
+                node = start + t * stride + u
+                blank, label = lp_blank[node : node + stop - n], lp_label[node : node + stop - n]
+                lanes = work[(n + 1) * RECORD + at :]
+                for i in range(stop - n):
+                    lanes[i * RECORD + PB] = blank[i]
+                    lanes[i * RECORD + PL] = label[i]
+                if u + stop - n > labels:
+                    work[stop * RECORD + PL + at] = -np.inf
+            u += stop - n
             n = stop
+            if u == period:
+                u, strip = 0, strip + 1
 
 
 @njit(**OPTIONS)
 def scatter(work, gamma_blank, gamma_label, both, start, stride, labels, frames, period, first, count):
     """Posteriors from the records to the nodes."""
-    columns = (frames + LANES - 1) // LANES * period
+    strips = (frames + LANES - 1) // LANES
     for lane in range(LANES):
-        at, n = place(lane), max(0, lane - first)
+        at, n = place(lane), 0
+        strip, u = (first - lane) // period, (first - lane) % period
         while n < count:
-            c = first + n - lane
-            if c >= columns:
-                break
-            u, t = c % period, c // period * LANES + lane
-            stop = min(count, n + labels + 1 - u)
-            if t < frames and u <= labels:
+            t = strip * LANES + lane
+            stop = min(count, n + (labels + 1 if u <= labels else period) - u)
+            if 0 <= strip < strips and t < frames and u <= labels:
                 node = start + t * stride + u
                 lanes = work[(n + 1) * RECORD + at :]
                 blank = gamma_blank[node : node + stop - n]
@@ -102,7 +101,10 @@ def scatter(work, gamma_blank, gamma_label, both, start, stride, labels, frames,
                     label = gamma_label[node : node + stop - n]
                     for i in range(stop - n):
                         label[i] = lanes[i * RECORD + PL]
-            n = min(count, n + period - u)
+            u += stop - n
+            n = stop
+            if u == period:
+                u, strip = 0, strip + 1
 
 
 @njit(**OPTIONS)
@@ -125,27 +127,28 @@ def renormalise(record, m, e, count):
 
 @njit(**OPTIONS)
 def alphas(work, stream_m, stream_e, period, first, count, write):
-    """Alpha of the segment's steps from the record before them; what leaves lane 15 goes into the stream."""
+    """Alpha of the segment's steps from the record before them, in place of their emissions; what leaves lane 15 goes into the
+    stream."""
     for n in range(count):
         o = n * RECORD
         for i in range(LANES):
             down, along = work[o + SE + i], work[o + ME + i]
             e = down if down > along else along
             m = work[o + SM + i] * fast.power64(down - e) + work[o + MM + i] * fast.power64(along - e)
-            work[o + RECORD + SM + HALF + i] = m * work[o + RECORD + PB + i]
-            work[o + RECORD + SE + HALF + i] = e + work[o + RECORD + KB + i]
+            work[o + RECORD + SM + VECTOR + i] = m * work[o + RECORD + PB + i]
+            work[o + RECORD + SE + VECTOR + i] = e + work[o + RECORD + KB + i]
             work[o + RECORD + MM + i] = m * work[o + RECORD + PL + i]
             work[o + RECORD + ME + i] = e + work[o + RECORD + KL + i]
         if n % CHUNK == CHUNK - 1:
-            renormalise(work, o + RECORD + SM + HALF, o + RECORD + SE + HALF, LANES)
+            renormalise(work, o + RECORD + SM + VECTOR, o + RECORD + SE + VECTOR, LANES)
             renormalise(work, o + RECORD + MM, o + RECORD + ME, LANES)
-        for i in range(HALF - 1):
+        for i in range(VECTOR - 1):
             work[o + RECORD + SM + 1 + i] = work[o + RECORD + SM + LANES + i]
             work[o + RECORD + SE + 1 + i] = work[o + RECORD + SE + LANES + i]
         c = first + n
         if write and c >= LANES - 1:
-            stream_m[c + 1 - LANES + period] = work[o + RECORD + SM + HALF + LANES - 1]
-            stream_e[c + 1 - LANES + period] = work[o + RECORD + SE + HALF + LANES - 1]
+            stream_m[c + 1 - LANES + period] = work[o + RECORD + SM + VECTOR + LANES - 1]
+            stream_e[c + 1 - LANES + period] = work[o + RECORD + SE + VECTOR + LANES - 1]
         work[o + RECORD + SM], work[o + RECORD + SE] = stream_m[c + 1], stream_e[c + 1]
 
 
@@ -156,36 +159,36 @@ def betas(work, stream_m, stream_e, period, first, count, stop):
         n = count - 1 - back
         o = (n + 1) * RECORD
         for i in range(LANES):
-            down = work[o + KB + i] + work[o + RECORD + BE + HALF + i]
+            down = work[o + KB + i] + work[o + RECORD + BE + VECTOR + i]
             along = work[o + KL + i] + work[o + RECORD + BE + i]
             e = down if down > along else along
-            m_down = work[o + PB + i] * work[o + RECORD + BM + HALF + i]
+            m_down = work[o + PB + i] * work[o + RECORD + BM + VECTOR + i]
             m_along = work[o + PL + i] * work[o + RECORD + BM + i]
             work[o + BM + i] = m_down * fast.power64(down - e) + m_along * fast.power64(along - e)
             work[o + BE + i] = e
         if n % CHUNK == 0:
             renormalise(work, o + BM, o + BE, LANES)
-        for i in range(HALF - 1):
+        for i in range(VECTOR - 1):
             work[o + BM + LANES + i] = work[o + BM + 1 + i]
             work[o + BE + LANES + i] = work[o + BE + 1 + i]
         c = first + n
         if c < stop:
             stream_m[c], stream_e[c] = work[o + BM], work[o + BE]
         end = c - LANES + period
-        work[o + BM + LANES + HALF - 1], work[o + BE + LANES + HALF - 1] = stream_m[end], stream_e[end]
+        work[o + BM + LANES + VECTOR - 1], work[o + BE + LANES + VECTOR - 1] = stream_m[end], stream_e[end]
 
 
 @njit(**OPTIONS)
 def posteriors(work, count, total_m, total_e, weight, smallest, both):
-    """Shares of all paths that take an arc, times the weight, from alpha and beta of the segment; into PB and PL."""
+    """Shares of all paths that take an arc, times the weight, from alpha and beta of the segment, in place of alpha."""
     inverse = 1.0 / total_m
     for n in range(1, count + 1):
         o = n * RECORD
         for i in range(LANES):
-            d = work[o + SE + HALF + i] + (work[o + RECORD + BE + HALF + i] - total_e)
+            d = work[o + SE + VECTOR + i] + (work[o + RECORD + BE + VECTOR + i] - total_e)
             g = (
-                work[o + SM + HALF + i]
-                * work[o + RECORD + BM + HALF + i]
+                work[o + SM + VECTOR + i]
+                * work[o + RECORD + BM + VECTOR + i]
                 * inverse
                 * fast.power64(d if d < fast.FARTHEST else fast.FARTHEST)
             )

@@ -23,8 +23,8 @@ from samplewise.kernels.numba import math as fast
 from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 
-SEGMENT = 64  # steps whose records are held at once, 100 KiB
-ALPHA, BETA = d.BM - d.SM, 2 * (d.LANES + d.HALF)  # numbers of a record that the next segment starts from
+SEGMENT = 32  # steps whose records are held at once, 33 KiB
+ALPHA, BETA = d.BM - d.SM, 2 * (d.LANES + d.VECTOR)  # numbers of a record that the next segment starts from
 STATE = ALPHA
 NONE = np.empty(0)
 WHOLE, FORWARD, BACKWARD = range(3)  # an utterance, or alpha or all of a piece of one
@@ -125,15 +125,15 @@ def _begin(kept, labels, frames, above, below, part):
             if part == BACKWARD:
                 beta_m[last + u], beta_e[last + u] = fast.split64(below[u])
     first, end = states[0], states[segments + 1]
-    for i in range(d.LANES + d.HALF):
+    for i in range(d.LANES + d.VECTOR):
         first[i] = end[i] = 1.0
         first[d.SE - d.SM + i] = end[d.BE - d.BM + i] = fast.NOTHING
     for i in range(d.LANES):
         first[d.MM - d.SM + i] = 1.0
         first[d.ME - d.SM + i] = fast.NOTHING
     first[0], first[d.SE - d.SM] = alpha_m[0], alpha_e[0]
-    end[d.LANES + d.HALF - 1] = beta_m[last - 1 + period]
-    end[d.BE - d.BM + d.LANES + d.HALF - 1] = beta_e[last - 1 + period]
+    end[d.LANES + d.VECTOR - 1] = beta_m[last - 1 + period]
+    end[d.BE - d.BM + d.LANES + d.VECTOR - 1] = beta_e[last - 1 + period]
 
 
 @njit(**d.OPTIONS)
@@ -204,21 +204,20 @@ def _part(
     period, steps, length, segments, middle = _cut(labels, frames, WHOLE)
     alpha_m, alpha_e, beta_m, beta_e, states = _views(kept, labels, frames)
     work = np.empty((length + 2) * d.RECORD)
-    _load(work, 1, states[middle + 1], d.BM, BETA)
-    _load(work, length, states[middle], d.SM, ALPHA)
+    carried = states[middle if lower else middle + 1].copy()
     for i in range(segments - middle if lower else middle):
         k = middle + i if lower else middle - 1 - i
         first, count = k * length, min(length, steps - k * length)
-        if lower:
-            work[: d.RECORD] = work[length * d.RECORD : (length + 1) * d.RECORD]
-            _load(work, count + 1, states[k + 2], d.BM, BETA)
-        else:
-            work[(count + 1) * d.RECORD : (count + 2) * d.RECORD] = work[d.RECORD : 2 * d.RECORD]
-            _load(work, 0, states[k], d.SM, ALPHA)
         d.gather(work, lp_blank, lp_label, start, stride, labels, frames, period, first, count)
         d.split(work, count)
-        d.alphas(work, alpha_m, alpha_e, period, first, count, lower)
+        _load(work, count + 1, states[k + 2] if lower else carried, d.BM, BETA)
         d.betas(work, beta_m, beta_e, period, first, count, 0 if lower else steps)
+        if not lower:
+            _store(work, 1, carried, d.BM, BETA)
+        _load(work, 0, carried if lower else states[k], d.SM, ALPHA)
+        d.alphas(work, alpha_m, alpha_e, period, first, count, lower)
+        if lower:
+            _store(work, count, carried, d.SM, ALPHA)
         d.posteriors(work, count, total_m, total_e, weight, 1e-37, both)
         d.scatter(work, gamma_blank, gamma_label, both, start, stride, labels, frames, period, first, count)
 
