@@ -77,8 +77,8 @@ def bound(
 
 
 def how_many(problem: Problem, group: Group, whole: Whole, stretches: Tensor, tile: Tile) -> int:
-    """How few classes make bounds nearly as close as many do, by the probes of some stretches; on a GPU, for which the host does
-    not wait, a number between."""
+    """How few classes make bounds nearly as close as many do, by the probes of some stretches; on a GPU, for which the
+    host does not wait, a number between."""
     choices = bound_choices(problem.weight.shape[0])
     if problem.device.type != "cpu":
         return choices[len(choices) // 2]
