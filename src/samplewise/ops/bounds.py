@@ -56,10 +56,7 @@ def bound(
     stretches = on_device(problem.device, cut(lengths.frames[here], lengths.labels[here], frames))  # (Q, 3)
     rows = group.joint_rows(problem.activation)
     slack = Slack.of(problem, group, whole)
-    if classes is None:
-        few = how_many(problem, group, whole, stretches, tile)
-    else:
-        few = classes.shape[1] - 1
+    few = how_many(problem, group, whole, stretches, tile) if classes is None else classes.shape[1] - 1
     found = []
     some = stretches_at_once(problem.weight.shape[1], few)
     for first in range(0, len(stretches), some):
