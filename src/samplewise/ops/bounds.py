@@ -117,8 +117,8 @@ class Slack(NamedTuple):
         counts = ~torch.isneginf(problem.bias)
         of_class = per_norm * whole.norms + 2 * eps * torch.where(counts, problem.bias, 0.0).abs()
         of_all = torch.where(counts, of_class, 0.0).sum(dtype=wide_dtype(problem.device))
-        of_sums = (min(ROWS_AT_ONCE, vocab) + 16) * eps / 2 + product_error(problem, single=True)
-        of_sums = of_sums * reach * torch.where(counts, whole.norms, 0.0).sum()
+        sums = (min(ROWS_AT_ONCE, vocab) + 16) * eps / 2 + product_error(problem, single=True)
+        of_sums = sums * reach * torch.where(counts, whole.norms, 0.0).sum()
         of_labels = of_class.new_zeros(len(group.table))
         if group.targets.numel():
             targets = group.targets.view(len(group.table), -1)
