@@ -42,18 +42,27 @@ class Whole(NamedTuple):
         return cls(torch.stack(parts).sum(0, dtype=wide), bias_sum, ones.sum(), norms)
 
 
-def bound(problem: Problem, group: Group, whole: Whole, tile: Tile, ub_blank: Tensor, ub_label: Tensor) -> None:
-    """Write upper bounds of both emissions (N,) of every node of the group."""
+def bound(
+    problem: Problem, group: Group, whole: Whole, tile: Tile, frames: tuple[int, int], table: Tensor, classes: Tensor | None,
+    ub_blank: Tensor, ub_label: Tensor,
+) -> Tensor:  # fmt: skip
+    """Write upper bounds of both emissions of every node of some frames of each utterance, and return the classes (Q, S+1) that
+    they were made with, which may be given. `table` (G, 7) says where nodes lie in the outputs; else it is the group's."""
     lengths, here = problem.lengths, slice(group.first, group.stop)
-    stretches = on_device(problem.device, cut(lengths.frames[here], lengths.labels[here]))  # (Q, 3)
+    stretches = on_device(problem.device, cut(lengths.frames[here], lengths.labels[here], frames))  # (Q, 3)
     rows = group.joint_rows(problem.activation)
     slack = Slack.of(problem, group, whole)
-    for some in stretches.split(stretches_at_once(problem.weight.shape[1])):
-        classes = choose(problem, group, some, tile)
+    found = []
+    some = stretches_at_once(problem.weight.shape[1])
+    for first in range(0, len(stretches), some):
+        part = stretches[first : first + some]
+        chosen = choose(problem, group, part, tile) if classes is None else classes[first : first + some]
+        found.append(chosen)
         problem.kernels.bounds(
-            *rows, group.table, group.targets, problem.weight, problem.bias, some, classes,
-            *gather(problem, whole, some, classes, slack), ub_blank, ub_label,
+            *rows, table, group.targets, problem.weight, problem.bias, part, chosen,
+            *gather(problem, whole, part, chosen, slack), ub_blank, ub_label,
         )  # fmt: skip
+    return torch.cat(found)
 
 
 def choose(problem: Problem, group: Group, stretches: Tensor, tile: Tile) -> Tensor:
@@ -155,12 +164,12 @@ def longest(rows: Tensor, lengths: Tensor, real: torch.dtype) -> Tensor:
     return torch.where(used, norms, 0.0).amax()
 
 
-def cut(frames: Sequence[int], labels: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(utterance, first frame, stop) of every stretch."""
+def cut(frames: Sequence[int], labels: Sequence[int], some: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """(utterance, first frame, stop) of every stretch of some frames of each utterance."""
     found = []
     for g, (count, width) in enumerate(zip(frames, labels, strict=True)):
-        step = stretch_frames(width + 1)
-        found += [(g, t, min(t + step, count)) for t in range(0, count, step)]
+        step, stop = stretch_frames(width + 1), min(some[1], count)
+        found += [(g, t, min(t + step, stop)) for t in range(some[0], stop, step)]
     return found
 
 

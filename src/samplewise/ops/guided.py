@@ -16,81 +16,135 @@ made exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE
+from samplewise.kernels.layout import FRAMES, START, STRIDE
 from samplewise.observe import report_group
 from samplewise.ops import buffers, tiled
 from samplewise.ops.bounds import Whole, bound
+from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
-from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass
-from samplewise.plan.planner import WIDE, Schedule
+from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, forward_tile, gradient_pass
+from samplewise.plan.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, WIDE, Schedule
 
 OUTSIDE = 1 / 4  # of the tolerance: what the paths that leave the exact nodes may have
 LEFT_OUT = 3 / 4  # of the tolerance: what the gradients leave out
+SAMPLE, LIKELY = 128, 0.4  # nodes, and the mean over them of the likeliest class, below which a model knows nothing
 MOST_ROUNDS = 6  # then every node is made exact
 MARGIN = 1 / 8  # of what may be outside: what a selection leaves out where emissions are bounds
 
 
 @dataclass
+class Exact:
+    """Nodes of a piece whose emissions are exact, and their occupancies under the last lattice, each (K,)."""
+
+    nodes: Tensor  # ascending, of the group
+    emissions: Emissions
+    gamma_blank: Tensor
+    gamma_label: Tensor
+
+
+@dataclass
 class Band:
-    """A group's emissions, exact at some nodes and bounds elsewhere, and the occupancies under them, each (N,)."""
+    """A group's emissions, exact at some nodes and bounds elsewhere, and the occupancies under them, of one piece at a time."""
 
     problem: Problem
     group: Group
+    whole: Whole
     tile: Tile
     kept: Kept | None
-    lp_blank: Tensor
-    lp_label: Tensor
-    gamma_blank: Tensor
-    gamma_label: Tensor
-    exact: list[tuple[Tensor, Emissions]] = field(default_factory=list)  # ascending nodes (K,), and theirs, of every round
+    pieces: list[Piece]
+    buffers: Tensor  # (4, nodes of the largest piece)
+    classes: list[Tensor | None]  # of each piece's stretches, once they are chosen
+    exact: list[list[Exact]]  # of each piece
+    filled: int | None = None  # the piece whose emissions lie in the buffers
 
     @classmethod
-    def of(cls, problem: Problem, group: Group, tile: Tile, kept: Kept | None) -> Band:
-        floats = buffers.empty((4, group.nodes), problem.real, problem.device)
-        return cls(problem, group, tile, kept, *floats)
+    def of(cls, problem: Problem, group: Group, whole: Whole, most: int, tile: Tile, kept: Kept | None) -> Band:
+        pieces = pieces_of(group, most)
+        floats = buffers.empty((4, max(piece.nodes for piece in pieces)), problem.real, problem.device)
+        return cls(problem, group, whole, tile, kept, pieces, floats, [None] * len(pieces), [[] for _ in pieces])
 
-    def make_exact(self, nodes: Tensor) -> None:
-        found = Emissions.empty(nodes.numel(), self.problem)
-        emission_pass(self.problem, self.group, nodes, self.tile, found, self.kept, packed=True)
-        self.lp_blank[nodes], self.lp_label[nodes] = found.lp_blank, found.lp_label
-        self.exact.append((nodes, found))
+    def fill(self, i: int) -> list[Tensor]:
+        """Both emissions of piece i, and room for both of its occupancies."""
+        piece = self.pieces[i]
+        views = [buffer[: piece.nodes] for buffer in self.buffers]
+        if self.filled != i:
+            table = self.group.table
+            if len(self.pieces) > 1:
+                table = table.clone()
+                table[0, START] -= piece.first
+            self.classes[i] = bound(
+                self.problem, self.group, self.whole, self.tile, piece.frames, table, self.classes[i], *views[:2]
+            )
+            for part in self.exact[i]:
+                self.put(views, piece, part)
+            self.filled = i
+        return views
 
-    def lattice(self, losses: Tensor) -> None:
-        """Losses (G,), and the posteriors of both arcs, under the emissions as they are."""
-        self.problem.kernels.lattice(
-            self.lp_blank, self.lp_label, self.group.table, torch.ones_like(losses), losses,
-            self.gamma_blank, self.gamma_label,
-        )  # fmt: skip
+    def put(self, views: list[Tensor], piece: Piece, part: Exact) -> None:
+        at = part.nodes - piece.first
+        views[0][at], views[1][at] = part.emissions.lp_blank, part.emissions.lp_label
 
-    def outside(self) -> Tensor:
-        """(G,) the occupancy outside the exact nodes, summed: no less than the share of the paths that leave these."""
-        occupancy = self.gamma_blank + self.gamma_label
-        for nodes, _ in self.exact:
-            occupancy.index_fill_(0, nodes, 0.0)
-        sizes = self.group.table[:, FRAMES] * self.group.table[:, STRIDE]
-        return torch.segment_reduce(occupancy, "sum", lengths=sizes, unsafe=True)
-
-    def missing(self, losses: Tensor, outside: float) -> Tensor:
-        """Nodes that are not exact and are among the fewest that leave so much occupancy outside."""
-        longest = int(
-            (self.group.table[:, FRAMES] + self.group.table[:, LABELS]).max()
-        )  # what an utterance's occupancies sum to
-        found = self.problem.kernels.select(self.gamma_blank, self.gamma_label, self.group.table, losses, outside / longest)
-        if not self.exact:
-            return found
-        lacks = torch.ones(self.group.nodes, dtype=torch.bool, device=found.device)
-        for nodes, _ in self.exact:
-            lacks[nodes] = False
-        return found[lacks[found]]
+    def make_exact(self, i: int, nodes: Tensor) -> None:
+        """Exact emissions for nodes of piece i, which is filled."""
+        if nodes.numel():
+            found = Emissions.empty(nodes.numel(), self.problem)
+            emission_pass(self.problem, self.group, nodes, self.tile, found, self.kept, packed=True)
+            none = found.lp_blank.new_empty(0)
+            self.exact[i].append(Exact(nodes, found, none, none))
+            self.put(self.fill(i), self.pieces[i], self.exact[i][-1])
 
     @property
     def exact_nodes(self) -> int:
-        return sum(nodes.numel() for nodes, _ in self.exact)
+        return sum(part.nodes.numel() for parts in self.exact for part in parts)
+
+    def lattices(self, losses: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
+        """Each piece's number, emissions and occupancies under the emissions as they are now; the losses (G,) are known before
+        the first of them. A piece may be made more exact while it is one's own turn: that shows in the next lattices."""
+        ones = torch.ones_like(losses)
+        if len(self.pieces) == 1:
+            views = self.fill(0)
+            self.problem.kernels.lattice(*views[:2], self.group.table, ones, losses, *views[2:])
+            yield 0, views
+            return
+        edges = Edges(self.problem, self.group)
+        for i, piece in enumerate(self.pieces):
+            edges.forward(self.problem, piece, *self.fill(i)[:2])
+        losses.copy_(edges.loss)
+        for i in range(len(self.pieces) - 1, -1, -1):
+            views = self.fill(i)
+            edges.backward(self.problem, self.pieces[i], views[0], views[1], losses[0], ones[0], views[2], views[3])
+            yield i, views
+
+    def outside(self, i: int, views: list[Tensor]) -> Tensor:
+        """(G,) the occupancy outside the exact nodes of piece i, summed: paths that pass there have no larger a share."""
+        piece, occupancy = self.pieces[i], views[2] + views[3]
+        for part in self.exact[i]:
+            occupancy.index_fill_(0, part.nodes - piece.first, 0.0)
+        sizes = piece.table[:, FRAMES] * piece.table[:, STRIDE]
+        return torch.segment_reduce(occupancy, "sum", lengths=sizes, unsafe=True)
+
+    def missing(self, i: int, views: list[Tensor], losses: Tensor, share: float) -> Tensor:
+        """Nodes of piece i that are not exact and are among the fewest that leave such a share of the occupancy outside."""
+        piece = self.pieces[i]
+        found = self.problem.kernels.select(*views[2:], piece.table, losses, share)
+        if self.exact[i]:
+            lacks = torch.ones(piece.nodes, dtype=torch.bool, device=found.device)
+            for part in self.exact[i]:
+                lacks[part.nodes - piece.first] = False
+            found = found[lacks[found]]
+        return found + piece.first
+
+    def note(self, i: int, views: list[Tensor]) -> None:
+        """Keep the occupancies of the exact nodes of piece i."""
+        for part in self.exact[i]:
+            at = part.nodes - self.pieces[i].first
+            part.gamma_blank, part.gamma_label = views[2][at], views[3][at]
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
@@ -101,22 +155,23 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     whole = Whole.of(problem)
     for (first, stop), exponentials in zip(schedule.groups, schedule.exponentials, strict=True):
         group = problem.group(first, stop, exponentials)
-        if not run_group(problem, group, whole, weights, losses, gradients, tolerance, tile, kept):
+        if knows_nothing(problem, group, tile) or not run_group(
+            problem, group, whole, weights, losses, gradients, schedule, tolerance, tile, kept
+        ):
             tiled.run_group(problem, group, weights, losses, gradients, schedule, tolerance * LEFT_OUT, tile, kept)
     return losses
 
 
 def run_group(
     problem: Problem, group: Group, whole: Whole, weights: Tensor, losses: Tensor, gradients: Gradients | None,
-    tolerance: float, tile: Tile, kept: Kept | None,
+    schedule: Schedule, tolerance: float, tile: Tile, kept: Kept | None,
 ) -> bool:  # fmt: skip
     """One group from the bounds to the gradient; False where it is better, or necessary, to make every node exact."""
     here = slice(group.first, group.stop)
     if kept is not None:
         kept.clear()
-    band = Band.of(problem, group, tile, kept)
-    bound(problem, group, whole, tile, band.lp_blank, band.lp_label)
-    settled = settle(band, losses[here], tolerance * OUTSIDE / problem.label_factor)
+    band = Band.of(problem, group, whole, schedule.whole, tile, kept)
+    settled = settle(band, losses[here], tolerance * OUTSIDE / problem.label_factor, schedule.exact_nodes)
     if settled is None:
         return False
     active = None
@@ -129,36 +184,62 @@ def run_group(
     return True
 
 
-def settle(band: Band, losses: Tensor, limit: float) -> tuple[int, float] | None:
+def knows_nothing(problem: Problem, group: Group, tile: Tile) -> bool:
+    """Whether bounds would be a part of the work, and for nothing, since no class is likely anywhere: so in the first steps."""
+    if problem.device.type != "cpu" or problem.weight.numel() >= CERTAIN_WORK or group.nodes <= SAMPLE:
+        return False
+    node = torch.arange(SAMPLE, device=problem.device) * group.nodes // SAMPLE
+    found = []
+    for some in node.split(tile.rows):
+        here = tile.head(some.numel())
+        forward_tile(problem, group, some, here)
+        found.append((here.h.to(problem.real) + problem.bias).softmax(1).amax(1))
+    return float(torch.cat(found).mean()) < LIKELY
+
+
+def settle(band: Band, losses: Tensor, limit: float, most: int) -> tuple[int, float] | None:
     """Grow the exact nodes until the occupancy outside them, summed, is within the limit. Returns rounds and that sum, or None
-    where every node should be exact."""
+    where every node should be exact: there is room for no more than `most`, or to go on is more work than that."""
+    everything, work = band.group.nodes, band.problem.weight.numel() + NODE_WORK
+    frames, labels = (size[band.group.first : band.group.stop] for size in band.problem.lengths)
+    share = limit * MARGIN / max(t + u for t, u in zip(frames, labels, strict=True))  # an utterance's occupancies sum to T + U
     for rounds in range(MOST_ROUNDS + 1):
-        band.lattice(losses)
-        if not bool(torch.isfinite(losses).all()):
-            return None  # what is wrong with an utterance is said by its exact emissions
-        if band.exact and (outside := float(band.outside().max())) <= limit:
-            return rounds, outside
-        missing = band.missing(losses, limit * MARGIN)
-        if band.exact_nodes + missing.numel() > WIDE * band.group.nodes:
-            return None
-        band.make_exact(missing)
+        outside = torch.zeros_like(losses)
+        for i, views in band.lattices(losses):
+            if i == len(band.pieces) - 1 and not bool(torch.isfinite(losses).all()):
+                return None  # what is wrong with an utterance is said by its exact emissions
+            if rounds:
+                outside += band.outside(i, views)
+                band.note(i, views)
+            if rounds == 0 or len(band.pieces) > 1 or float(outside.max()) > limit:
+                missing = band.missing(i, views, losses, share)
+                exact = band.exact_nodes + missing.numel()
+                if exact > most or exact * work + rounds * everything * LATTICE_WORK > WIDE * everything * work:
+                    return None
+                band.make_exact(i, missing)
+        if rounds and float(outside.max()) <= limit:
+            return rounds, float(outside.max())
     return None
 
 
 def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, tolerance: float) -> int:
     """Gradients from the exact nodes that carry all but the tolerance of the occupancy; returns how many they are."""
     problem, group = band.problem, band.group
+    parts = [part for parts in band.exact for part in parts if part.gamma_blank.numel()]
+    nodes, order = torch.cat([part.nodes for part in parts]).sort()
+    denominator = torch.cat([part.emissions.log_denominator for part in parts])[order]
+    by_blank, by_label = (
+        torch.cat(gammas)[order] for gammas in zip(*((p.gamma_blank, p.gamma_label) for p in parts), strict=True)
+    )
+    starts = torch.cat((group.table[:, START], group.table.new_full((1,), group.nodes)))
+    place = torch.searchsorted(nodes, starts)  # where each utterance's nodes begin
+    table = torch.zeros_like(group.table)
+    table[:, START], table[:, FRAMES], table[:, STRIDE] = place[:-1], place.diff(), 1
     if problem.label_factor != 1.0:
-        band.gamma_label.mul_(problem.label_factor)
-    chosen = problem.kernels.select(band.gamma_blank, band.gamma_label, group.table, losses, tolerance)
-    active, denominator = [], []
-    for nodes, emissions in band.exact:
-        slot = torch.searchsorted(nodes, chosen).clamp_(max=nodes.numel() - 1)
-        slot = slot[nodes[slot] == chosen]
-        active.append(nodes[slot])
-        denominator.append(emissions.log_denominator[slot])
-    node, order = torch.cat(active).sort()
-    weight = weights[torch.searchsorted(group.table[:, START].contiguous(), node, right=True) - 1].to(problem.real)
-    occupancy = Occupancy(torch.cat(denominator)[order], band.gamma_blank[node] * weight, band.gamma_label[node] * weight)
-    gradient_pass(problem, group, node, band.tile, occupancy, gradients, band.kept, packed=True)
-    return node.numel()
+        by_label = by_label * problem.label_factor
+    chosen = problem.kernels.select(by_blank, by_label, table, losses, tolerance)
+    nodes = nodes[chosen]
+    weight = weights[torch.searchsorted(starts, nodes, right=True) - 1].to(problem.real)
+    occupancy = Occupancy(denominator[chosen], by_blank[chosen] * weight, by_label[chosen] * weight)
+    gradient_pass(problem, group, nodes, band.tile, occupancy, gradients, band.kept, packed=True)
+    return nodes.numel()

@@ -7,11 +7,13 @@ those of the active nodes again.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from samplewise.observe import report_group
+from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
-from samplewise.ops.tiles import Emissions, Kept, Tile, emission_pass, gradient_pass, run_lattice
+from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass, run_lattice
 from samplewise.plan.planner import Schedule
 
 
@@ -31,9 +33,13 @@ def run_group(
     tolerance: float, tile: Tile, kept: Kept | None,
 ) -> None:  # fmt: skip
     """The three passes over one group. What they hold is gone when the next group begins."""
-    out = Emissions.empty(group.nodes, problem)
     if kept is not None:
         kept.clear()
+    pieces = pieces_of(group, schedule.whole)
+    if len(pieces) > 1:
+        run_pieces(problem, group, pieces, weights, losses, gradients, tolerance, tile)
+        return
+    out = Emissions.empty(group.nodes, problem)
     emission_pass(problem, group, None, tile, out, kept)
     occupancy = run_lattice(problem, group, out, weights, losses, gradients is not None)
     active = None
@@ -42,3 +48,37 @@ def run_group(
         gradient_pass(problem, group, active, tile, occupancy, gradients, kept)
     active_nodes = None if active is None else active.numel()
     report_group("tiled", group.first, group.stop, group.nodes, active=active_nodes)
+
+
+def run_pieces(
+    problem: Problem, group: Group, pieces: list[Piece], weights: Tensor, losses: Tensor, gradients: Gradients | None,
+    tolerance: float, tile: Tile,
+) -> None:  # fmt: skip
+    """The passes over one long utterance, whose floats are held for one piece at a time; emissions are made twice."""
+    here, edges, out = slice(group.first, group.stop), Edges(problem, group), Emissions.empty(0, problem)
+    for piece in pieces:
+        out = emissions(problem, group, piece, tile)
+        edges.forward(problem, piece, out.lp_blank, out.lp_label)
+    losses[here] = edges.loss
+    active = None
+    if gradients is not None:
+        rows, active = gradients.open(problem, group), 0
+        for piece in reversed(pieces):
+            if piece is not pieces[-1]:
+                out = emissions(problem, group, piece, tile)
+            parts = out.lp_blank, out.lp_label
+            edges.backward(problem, piece, *parts, losses[group.first], weights[group.first], *parts)
+            if problem.label_factor != 1.0:
+                out.lp_label.mul_(problem.label_factor)
+            chosen = problem.kernels.select(*parts, piece.table, losses[here], tolerance)
+            active += chosen.numel()
+            occupancy = Occupancy(*(part[chosen] for part in out))
+            gradient_pass(problem, group, chosen + piece.first, tile, occupancy, gradients, packed=True, rows=rows)
+        gradients.close(problem, group)
+    report_group("tiled", group.first, group.stop, group.nodes, active=active)
+
+
+def emissions(problem: Problem, group: Group, piece: Piece, tile: Tile) -> Emissions:
+    out = Emissions.empty(piece.nodes, problem)
+    emission_pass(problem, group, torch.arange(piece.first, piece.stop, device=problem.device), tile, out, packed=True)
+    return out

@@ -185,13 +185,14 @@ def emission_pass(
 
 def gradient_pass(
     problem: Problem, group: Group, active: Tensor, tile: Tile, occupancy: Occupancy, gradients: Gradients,
-    kept: Kept | None = None, *, packed: bool = False,
+    kept: Kept | None = None, *, packed: bool = False, rows: tuple[Tensor, Tensor] | None = None,
 ) -> None:  # fmt: skip
     """Gradients from the active nodes (A,), packed into full tiles across utterances; z and h from `kept` where they are.
 
-    `occupancy` is that of every node of the group, or, `packed`, of the active ones in their order.
+    `occupancy` is that of every node of the group, or, `packed`, of the active ones in their order. `rows` are
+    the group's, if more than one pass adds to them.
     """
-    rows = gradients.open(problem, group)
+    opened, rows = rows is None, rows or gradients.open(problem, group)
     at = torch.arange(active.numel(), device=problem.device) if packed else active
     stored = place = active[:0]
     if kept is not None and kept.held:
@@ -212,7 +213,8 @@ def gradient_pass(
         here = tile.head(node.numel())
         forward_tile(problem, group, node, here)
         gradient_tile(problem, group, at[start : start + tile.rows], here, occupancy, gradients, rows)
-    gradients.close(problem, group)
+    if opened:
+        gradients.close(problem, group)
 
 
 def run_lattice(problem: Problem, group: Group, out: Emissions, weights: Tensor, losses: Tensor, gradient: bool) -> Occupancy:

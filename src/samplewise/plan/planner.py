@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,11 @@ SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matr
 SMALLEST_TILE = 128
 NODES_A_KEPT_ROW = 24  # of a guided group: about so many nodes have one among them that carries occupancy, once trained
 SMALLEST_GUIDED = 1 << 13  # nodes of a guided group, if not all that there are
+EXACT_NODE = 24 + 2 * 4 + 2 * 4  # bytes of an exact node: in two lists, its emissions, its occupancies
+PIECE = 1 << 17  # nodes of a piece of an utterance that is too long to hold floats for all of its nodes, or more
 WIDE = 0.85  # of the nodes: exact emissions on so many are no less work than on all
+CERTAIN_WORK = 100_000  # multiply-adds a node of an output layer, beside which bounds cost next to nothing
+NODE_WORK, LATTICE_WORK = 3000, 2000  # what takes as long of a node beside the output layer, and in a lattice; measured
 TINY = 20_000_000  # multiply-adds of an output layer; of less, the steps of a guide take longer than what they save; measured
 
 
@@ -56,6 +61,8 @@ class Schedule:
     kept_rows: int
     workspace: int
     exponentials: list[bool]
+    exact_nodes: int = 0  # of a guided group, at most: with more, every node is made exact
+    whole: int = 1 << 62  # an utterance of more nodes is worked on in pieces
 
 
 def row_bytes(sizes: Sizes) -> int:
@@ -65,10 +72,10 @@ def row_bytes(sizes: Sizes) -> int:
 
 def node_bytes(sizes: Sizes, method: str) -> int:
     """A node of a group: three floats, and its place in the list of active nodes. "guided" keeps emissions and occupancies,
-    sums and marks, and lists of exact nodes with their emissions. Where all utterances run at once, so do their alphas."""
+    sums and marks; its exact nodes come on top. Where all utterances run at once, so do their alphas."""
     alpha = 8 if sizes.device.at_once and (sizes.gradient or method == "guided") else 0
     if method == "guided":
-        return 5 * sizes.real_bytes + 1 + round(WIDE * (8 + 8 + 8 + 2 * sizes.real_bytes)) + alpha
+        return 5 * sizes.real_bytes + 1 + EXACT_NODE // 10 + alpha  # so many exact nodes there is always room for
     return 8 + 2 * sizes.real_bytes + (8 if sizes.gradient else 0) + alpha
 
 
@@ -80,11 +87,29 @@ def alpha_bytes(frames: int, labels: int) -> int:
     return 32 * (steps + width) + 640 * (steps // 64 + 4) + 2 * 1600 * 66
 
 
-def fixed_bytes(sizes: Sizes) -> int:
+def piece_frames(frames: int, labels: int, whole: int) -> int:
+    """Frames of a piece of an utterance: all, unless it has more than `whole` nodes. Then about as many as there are pieces,
+    for a row of alpha is kept of each."""
+    if frames * (labels + 1) <= whole:
+        return frames
+    return min(frames, max(math.isqrt(frames), PIECE // (labels + 1), 1))
+
+
+def held_bytes(sizes: Sizes, node: int, whole: int) -> list[int]:
+    """Of every utterance what the nodes take that are held at once, `node` bytes each, and the rows kept between pieces."""
+    found = []
+    for frames, labels in zip(sizes.frames, sizes.labels, strict=True):
+        rows = piece_frames(frames, labels, whole)
+        edges = 8 * (labels + 1) * (-(-frames // rows) + 2) if rows < frames else 0
+        found.append(node * rows * (labels + 1) + edges)
+    return found
+
+
+def fixed_bytes(sizes: Sizes, whole: int = 1 << 62) -> int:
     """What does not depend on the batch: the weight in the compute dtype, sums in the real one, lattice and select a thread."""
     low_precision = sizes.compute_bytes < sizes.real_bytes
     weight = sizes.classes * sizes.dim * (sizes.compute_bytes + 2 * sizes.real_bytes) if low_precision or sizes.gathered else 0
-    longest = max(map(alpha_bytes, sizes.frames, sizes.labels))
+    longest = max(alpha_bytes(piece_frames(t, u, whole), u) for t, u in zip(sizes.frames, sizes.labels, strict=True))
     lattice = 0 if sizes.device.at_once else longest * min(2 * sizes.threads, len(sizes.frames))
     packed = sizes.classes * min(sizes.dim, PACKED_DEPTH) * sizes.compute_bytes
     by_thread = sizes.threads * (sizes.classes * sizes.real_bytes + HISTOGRAM) if sizes.gradient else 0
@@ -122,14 +147,23 @@ def kept_bytes(sizes: Sizes) -> int:
 
 
 def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str = "tiled") -> Schedule:
-    """Tiles near the caches; what is left of the budget keeps z and h for the gradient pass, or else holds more utterances."""
+    """Tiles near the caches; what is left of the budget keeps z and h for the gradient pass, or else holds more utterances.
+
+    Where the nodes of the largest utterance do not fit, it is worked on in pieces, whose emissions or bounds are made twice.
+    """
     nodes = sizes.nodes
-    row, node, fixed = row_bytes(sizes), node_bytes(sizes, method), fixed_bytes(sizes)
-    if method == "guided":
-        fixed += bounds_bytes(sizes)
+    row, node = row_bytes(sizes), node_bytes(sizes, method)
     wanted = max(SMALLEST_TILE, min(sizes.device.most_rows, sizes.device.cache // row))
     wanted = min(wanted, sum(nodes))
-    floor = fixed + node * max(nodes)
+    bounds = bounds_bytes(sizes) if method == "guided" else 0
+    whole = max(nodes)
+    fixed = fixed_bytes(sizes) + bounds
+    floor = fixed + node * whole
+    fits = floor + row * wanted <= default if budget is None else floor + row * min(wanted, 16) <= budget
+    if not fits and whole > PIECE:
+        whole = PIECE
+        fixed = fixed_bytes(sizes, whole) + bounds
+        floor = fixed + max(held_bytes(sizes, node, whole))
     if budget is None:
         budget = max(default, floor + row * wanted + default_exponentials(sizes, floor + row * wanted))
     least = floor + row * min(wanted, 16)
@@ -138,20 +172,23 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     tile = min(wanted, (budget - floor) // row)
     left = budget - fixed - row * tile
     each, keeps = node, False  # bytes of that for a node
-    if sizes.gradient and method == "tiled":
+    if sizes.gradient and method == "tiled" and whole == max(nodes):
         enough = sum(nodes) if sizes.device.at_once else max(nodes)  # a GPU wants many utterances in a group
         keeps = left // (node + kept_bytes(sizes)) >= enough  # then every group keeps all that it has
         each += kept_bytes(sizes) if keeps else 0
     if sizes.gradient and method == "guided":
         each = max(node, left // max(SMALLEST_GUIDED, NODES_A_KEPT_ROW * (left // kept_bytes(sizes))))
-    groups, exponentials = cut_with_exponentials(sizes, each, each if keeps else node, left)
+    held = held_bytes(sizes, node, whole)
+    groups, exponentials = cut_with_exponentials(sizes, held_bytes(sizes, each, whole), held if not keeps else None, left)
     counts = [sum(nodes[first:stop]) for first, stop in groups]
-    held = max_bytes(sizes, node, groups, exponentials)
-    kept = max(counts) if keeps else 0
-    if sizes.gradient and method == "guided":
-        kept = min(max(counts), (left - held) // kept_bytes(sizes))
-    used = fixed + row * tile + (max_bytes(sizes, each, groups, exponentials) if keeps else held + kept_bytes(sizes) * kept)
-    return Schedule(method, groups, counts, tile, kept, used, exponentials)
+    used = max_bytes(sizes, held_bytes(sizes, each, whole) if keeps else held, groups, exponentials)
+    kept, exact = max(counts) if keeps else 0, 0
+    if method == "guided":
+        exact = round(min(WIDE * max(counts), max(counts) / 10 + (left - used) // 2 // EXACT_NODE))
+        used += max(0, exact - max(counts) // 10) * EXACT_NODE
+        kept = min(max(counts), max(0, left - used) // kept_bytes(sizes)) if sizes.gradient else 0
+        used += kept * kept_bytes(sizes)
+    return Schedule(method, groups, counts, tile, kept, fixed + row * tile + used, exponentials, exact, whole)
 
 
 def choose(sizes: Sizes, budget: int | None, default: int) -> Schedule:
@@ -179,9 +216,10 @@ def schedule_samplewise(sizes: Sizes, budget: int | None, default: int) -> Sched
         budget = max(default, least + default_exponentials(sizes, least))
     if budget < least:
         refuse("samplewise", budget, least, sizes)
-    groups, exponentials = cut_with_exponentials(sizes, per_node, per_node, budget - fixed)
+    held = [per_node * count for count in nodes]
+    groups, exponentials = cut_with_exponentials(sizes, held, None, budget - fixed)
     counts = [sum(nodes[first:stop]) for first, stop in groups]
-    used = fixed + max_bytes(sizes, per_node, groups, exponentials)
+    used = fixed + max_bytes(sizes, held, groups, exponentials)
     return Schedule("samplewise", groups, counts, max(counts), 0, used, exponentials)
 
 
@@ -197,7 +235,7 @@ def schedule_batched(sizes: Sizes, budget: int | None, padded_frames: int, padde
 
 def bound_classes(classes: int) -> int:
     """How many classes a stretch is bounded with beside blank and a node's own label; with blank and the rest 4, 8 ..."""
-    return 6 if classes > 64 else 2
+    return 6 if classes > 32 else 2
 
 
 def stretch_frames(width: int) -> int:
@@ -220,19 +258,20 @@ def schedule_of(method: str, sizes: Sizes, budget: int | None, default: int, pad
     return schedule_tiled(sizes, budget, default, method)
 
 
-def cut_with_exponentials(sizes: Sizes, each: int, needed: int, room: int) -> tuple[list[tuple[int, int]], list[bool]]:
-    """Groups whose nodes, of `each` bytes, and exponentials fit the room. An utterance whose exponentials do not fit beside the
-    bytes `needed` for its nodes is alone and without them."""
-    costs = [each * count + exponential_bytes(sizes, b, b + 1) for b, count in enumerate(sizes.nodes)]
+def cut_with_exponentials(
+    sizes: Sizes, held: list[int], needed: list[int] | None, room: int
+) -> tuple[list[tuple[int, int]], list[bool]]:
+    """Groups whose utterances, of so many bytes each, and exponentials fit the room. An utterance whose exponentials do not fit
+    beside the bytes `needed` for it (by default those held) is alone and without them."""
+    costs = [bytes + exponential_bytes(sizes, b, b + 1) for b, bytes in enumerate(held)]
     groups = cut(costs, room)
-    return groups, [sizes.exponentials and max_bytes(sizes, needed, [group], [True]) <= room for group in groups]
+    return groups, [sizes.exponentials and max_bytes(sizes, needed or held, [group], [True]) <= room for group in groups]
 
 
-def max_bytes(sizes: Sizes, each: int, groups: Sequence[tuple[int, int]], exponentials: Sequence[bool]) -> int:
-    """The most that a group's nodes take, of so many bytes each, and its exponentials."""
-    nodes = sizes.nodes
+def max_bytes(sizes: Sizes, held: list[int], groups: Sequence[tuple[int, int]], exponentials: Sequence[bool]) -> int:
+    """The most that a group's utterances, of so many bytes each, take with its exponentials."""
     return max(
-        each * sum(nodes[first:stop]) + (exponential_bytes(sizes, first, stop) if made else 0)
+        sum(held[first:stop]) + (exponential_bytes(sizes, first, stop) if made else 0)
         for (first, stop), made in zip(groups, exponentials, strict=True)
     )
 

@@ -51,8 +51,9 @@ def backward_piece(
         shares = [torch.exp((alphas[d] + by + loss).clamp(max=0.0)) * factor for by in (by_blank, by_label)]
         shares = [torch.where(factor == 0, 0.0, share).gather(1, u) for share in shares]
         if gamma_label is None:
-            shares = [shares[0] + shares[1]]
-        for out, share in zip((gamma_blank, gamma_label), shares, strict=False):
+            gamma_blank[node] = (shares[0] + shares[1]).to(gamma_blank.dtype)
+            continue
+        for out, share in zip((gamma_blank, gamma_label), shares, strict=True):
             out[node] = share.to(out.dtype)
     below.copy_(first)
 

@@ -184,8 +184,8 @@ def _bounds(
                 else:
                     _act_row(e, panel[:dim], activation, z)
                 for k in range(panels.shape[1]):
-                    vectors.rows_times_panel(z, panels[q, k], scores[k * ROWS : (k + 1) * ROWS], depth)
-                vectors.own_times_panel(z, own_rows, own, depth)
+                    vectors.rows_times_panel(z, panels[q, k], scores[k * ROWS : (k + 1) * ROWS], depth)  # type: ignore
+                vectors.own_times_panel(z, own_rows, own, depth)  # type: ignore
                 _finish(
                     scores, own, row_bias[q], own_bias, counted, count, rest[q], slack[q], top, total, mean, by_blank, by_label
                 )  # fmt: skip

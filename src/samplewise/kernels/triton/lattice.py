@@ -51,7 +51,8 @@ def backward_piece(
     """The arc posteriors, as by `lattice`, of some consecutive frames of an utterance whose loss is known.
 
     `above` (U+1,) float64 is what `forward_piece` was given, `below` (U+1,) float64 the log of beta of the frame below (last of
-    all: -inf, ..., -inf, 0), which becomes that of the first frame here (if the loss is finite and the weight not 0). It takes 8 bytes a node.
+    all: -inf, ..., -inf, 0), which becomes that of the first frame here (if the loss is finite and the
+    weight not 0). It takes 8 bytes a node.
     """
     losses, weights = (torch.as_tensor(x, dtype=torch.float64, device=above.device).reshape(1) for x in (loss, weight))
     _launch(lp_blank, lp_label, piece, weights, losses, gamma_blank, gamma_label, above.clone(), below)
