@@ -61,7 +61,7 @@ if not GPU:
 START = time.monotonic()
 
 from samplewise import rnnt_loss, transducer_loss  # noqa: E402
-from samplewise.bench.gpu import cases, measure, step_of, tensors  # noqa: E402
+from samplewise.bench.gpu import Passes, advice, cases, measure, step_of, tensors  # noqa: E402
 from samplewise.kernels import backend, eager  # noqa: E402
 from samplewise.kernels import triton as kernels  # noqa: E402
 from samplewise.kernels.layout import packed_table  # noqa: E402
@@ -72,10 +72,13 @@ class Report:
     """Every result as it comes: a line for people, and the JSON file anew."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.results = path, {"about": about(), "checks": [], "measurements": [], "errors": []}
+        self.path, self.results = path, {"about": about(), "checks": [], "measurements": [], "advice": {}, "errors": []}
 
     def add(self, kind: str, line: str, **values: Any) -> None:
-        self.results[kind].append(values)
+        if kind == "advice":
+            self.results[kind] = values
+        else:
+            self.results[kind].append(values)
         print(f"{time.monotonic() - START:6.1f} s  {line}", flush=True)
         if self.path is not None:
             self.path.write_text(json.dumps(self.results, indent=1) + "\n")
@@ -138,6 +141,7 @@ def check_kernels(report: Report) -> None:
         for dim in (33,) if TINY else (1, 33, 640):
             for activation in ACTIVATIONS:
                 check_joint(report, dtype, activation, dim, rows=9 if TINY else 4097)
+                check_bounds(report, dtype, activation, dim, *((9, 3) if TINY else (200, 70)))
     larger = [((5, 1, 300), (2, 3, 40)), ((40, 7), (127, 128)), ((9, 3), (2000, 0))]
     for frames, labels in [((5, 1), (2, 3))] if TINY else larger:
         check_lattice(report, frames, labels)
@@ -193,6 +197,26 @@ def check_joint(report: Report, dtype: torch.dtype, activation: str, dim: int, r
     kernels.joint_gradient(dz, out, encoder_rows, predictor_rows, frame, token, activation, *sums)
     for got, leaf in zip(sums, leaves, strict=True):
         report.compare(f"joint_gradient, {name}", got, leaf.grad, 64 * eps(real(dtype)) + 4 * eps(dtype))
+
+
+def check_bounds(report: Report, dtype: torch.dtype, activation: str, dim: int, frames: int, labels: int) -> None:
+    """Beside the plain PyTorch kernel in float64."""
+    vocab, few, counts = 40, 6, real(dtype)
+    table, nodes = packed_table((frames, frames // 2), (labels, 1), frames, labels + 1, labels, DEVICE)
+    weight, bias, targets = randn(vocab, dim, dtype=dtype), randn(vocab, dtype=counts), integers(vocab, 2 * labels)
+    rows, columns = randn(2 * frames, dim, dtype=dtype), randn(2 * labels + 2, dim, dtype=dtype)
+    stretches = torch.tensor([[0, 0, frames // 3], [0, frames // 3, frames], [1, 0, frames // 2]], device=DEVICE)
+    classes = torch.stack([torch.arange(few + 1, device=DEVICE) * q + q for q in (1, 2, 3)])
+    sums = randn(3, few + 2, dim, dtype=counts), randn(3, few + 2, dtype=counts)
+    rest, slack = torch.full((3,), vocab - few - 1.0, device=DEVICE).to(counts), torch.rand(3, device=DEVICE).to(counts) / 9
+    found = []
+    for module, kind in ((kernels, lambda x: x), (eager, lambda x: x.double())):
+        out = torch.full((2, nodes), torch.nan, dtype=kind(bias).dtype, device=DEVICE)
+        floats = [kind(x) for x in (rows, columns, weight, bias, *sums, rest, slack)]
+        module.bounds(*floats[:2], activation, table, targets, *floats[2:4], stretches, classes, *floats[4:], *out)
+        found.append(out)
+    got, right = (x[:, :].masked_fill(x.isneginf(), 1.0) for x in found)  # the last column has no label
+    report.compare(f"bounds, {activation}, {str(dtype)[6:]}, {dim} features", got, right, 64 * eps(counts))
 
 
 def check_lattice(report: Report, frames: tuple[int, ...], labels: tuple[int, ...]) -> None:
@@ -279,40 +303,9 @@ def check_far(report: Report) -> None:
     report.compare(f"joint, {rows * classes:.1e} elements", out[-5:], logits[-5:], 0.0)
 
 
-class Passes:
-    """The kernels and products of one step on fixed buffers, as a graph captures them: all but `select`, whose size varies."""
-
-    def __init__(self, classes: int = 65, dim: int = 32) -> None:
-        self.table, nodes = packed_table((10, 20), (9, 4), 20, 10, 9, DEVICE)
-        self.rows, self.columns, self.weight = randn(40, dim), randn(20, dim), randn(classes, dim)
-        self.targets, self.bias = integers(classes - 1, 18) + 1, randn(classes)
-        self.node = torch.arange(nodes, device=DEVICE)
-        self.frame, self.token, self.label = torch.empty(3, nodes, dtype=torch.int64, device=DEVICE)
-        self.z, self.h, self.dz = (torch.empty(nodes, n, device=DEVICE) for n in (dim, classes, dim))
-        self.denominator = torch.empty(nodes, dtype=torch.float64, device=DEVICE)
-        self.emissions = torch.empty(2, nodes, device=DEVICE)
-        self.losses = torch.ones(2, dtype=torch.float64, device=DEVICE)
-        self.weights = torch.ones_like(self.losses)
-        self.sums = [torch.zeros_like(x) for x in (self.rows, self.columns, self.bias)]
-
-    def __call__(self) -> list[Tensor]:
-        k, (d_rows, d_columns, d_bias) = kernels, self.sums
-        for total in self.sums:
-            total.zero_()
-        k.locate(self.node, self.table, self.targets, self.frame, self.token, self.label)
-        k.joint(self.rows, self.columns, self.frame, self.token, "tanh", self.z)
-        torch.mm(self.z, self.weight.t(), out=self.h)
-        k.emission(self.h, self.bias, self.node, self.label, 0, self.denominator, *self.emissions)
-        k.lattice(*self.emissions, self.table, self.weights, self.losses, *self.emissions)
-        k.emission_gradient(self.h, self.bias, self.node, self.label, 0, self.denominator, *self.emissions, d_bias)
-        torch.mm(self.h, self.weight, out=self.dz)
-        k.joint_gradient(self.dz, self.z, self.rows, self.columns, self.frame, self.token, "tanh", d_rows, d_columns)
-        return [self.losses.clone(), *(x.clone() for x in self.sums)]
-
-
 def check_graph(report: Report) -> None:
     """The passes captured in a CUDA graph, replayed on other numbers."""
-    passes = Passes()
+    passes = Passes(kernels, DEVICE)
     side = torch.cuda.Stream(DEVICE) if GPU else None
     with torch.cuda.stream(side) if side else nullcontext():
         passes()  # compiles
@@ -378,6 +371,9 @@ def measure_all(report: Report) -> None:
                 report.add("errors", f"ERROR {name}: {error!r}", name=name, error=repr(error))
             if GPU:
                 torch.cuda.empty_cache()
+    found = advice(report.results["measurements"])
+    said = "nothing, for these are no times of a GPU" if not GPU else found["auto"] or "nothing"
+    report.add("advice", f'method "auto" should take {said}: {found["why"]}', **found)
 
 
 def main() -> int:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from samplewise.bench.gpu import advice
+
 pytest.importorskip("triton", reason="Triton is not installed")
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu_check.py"
@@ -26,9 +28,38 @@ def test_it_runs_to_its_end(tmp_path):
     assert found["errors"] == [] and found["about"]["interpreter"] is True
     assert len(found["checks"]) > 150 and all(check["passed"] for check in found["checks"])
     checked = {check["name"].split(",")[0] for check in found["checks"]}
-    assert {"emission", "emission_gradient", "joint", "joint_gradient", "lattice", "tiled", "guided", "rnnt_loss"} <= checked
+    assert {
+        "emission",
+        "emission_gradient",
+        "joint",
+        "joint_gradient",
+        "lattice",
+        "tiled",
+        "guided",
+        "rnnt_loss",
+        "bounds",
+    } <= checked
     results = {row["method"]: row["result"] for row in found["measurements"]}
     assert results["auto"] == results["plain"] == results["products"] == "ok"
+    assert found["advice"]["auto"] in ("tiled", "guided") and set(found["advice"]["ratios"]) == {
+        "tiny, float32",
+        "tiny, planted, float32",
+    }
+
+
+@pytest.mark.parametrize(
+    "ratios, auto",
+    [((0.3, 1.02), "guided"), ((0.3, 1.1), "tiled"), ((0.97, 1.0), "tiled"), ((), None)],
+)
+def test_what_auto_should_take(ratios, auto):
+    """ "guided" if it wins somewhere and loses nowhere; nothing is said of cases that only one of the two has."""
+    rows = [{"name": "alone", "dtype": "float32", "method": "guided", "result": "ok", "seconds": 9.0}]
+    for i, ratio in enumerate(ratios):
+        both = {"name": f"case {i}", "dtype": "float32", "result": "ok"}
+        rows += [{**both, "method": "tiled", "seconds": 2.0}, {**both, "method": "guided", "seconds": 2.0 * ratio}]
+    rows.append({"name": "case 0", "dtype": "bfloat16", "method": "tiled", "result": "out of memory"})
+    found = advice(rows)
+    assert found["auto"] == auto and len(found["ratios"]) == len(ratios)
 
 
 @pytest.mark.parametrize("got", [[1.0, 2.1], [1.0, float("nan")], [1.0, float("inf")], [1.0]])

@@ -7,35 +7,49 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from samplewise import transducer_loss
+from samplewise import observe, transducer_loss
 from samplewise.bench.baseline import joint_logits, plain_loss
-from samplewise.bench.cases import Case
+from samplewise.bench.cases import Case, trained
+from samplewise.bench.errors import BenchError
 from samplewise.bench.workloads import Workload, make_workload
+from samplewise.kernels.layout import packed_table
 
 MOST_RUNS, MOST_SECONDS = 20, 2.0  # of one measurement
+MOST_TRAINED = 4  # joints of trained models, the largest
 PRODUCT_ROWS = 16384
+WINS, LOSES = 0.9, 1.05  # guided / tiled: less is worth it somewhere, more is too much anywhere
 PEERS = ("plain", "torchaudio", "products")
 
 
 def cases(tiny: bool) -> Iterator[tuple[Case, torch.dtype, tuple[str, ...]]]:
-    """Characters, word pieces, planted alignments, large vocabularies, and 40 s of audio up to B = 1024; and the methods."""
+    """Characters, word pieces, planted alignments, what trained models see, large vocabularies, and 40 s of audio up to
+    B = 1024; and the methods. Where no trained model's joint is at hand, planted ones of half the scores stand for it."""
+    both = ("tiled", "guided")  # which of them "auto" should be is what is asked
     if tiny:
-        yield Case("tiny", "random", 2, 6, 3, 17, 8), torch.float32, ("auto", *PEERS)
+        yield Case("tiny", "random", 2, 6, 3, 17, 8), torch.float32, ("auto", *both, *PEERS)
+        yield Case("tiny, planted", "planted", 1, 12, 3, 80, 8), torch.float32, both
         return
+    try:
+        real = sorted(trained(), key=lambda case: case.nodes * case.classes, reverse=True)[:MOST_TRAINED]
+    except BenchError:
+        real = [Case("like trained", "planted", 4, 600, 120, 2048, 512, scale=0.5)]
     for dtype in (torch.float32, torch.bfloat16):
-        every = ("auto", "guided", "samplewise", "eager", *PEERS)
+        every = (*both, "samplewise", "eager", *PEERS)
         yield Case("characters", "random", 16, 400, 100, 32, 256), dtype, every
         yield Case("random", "random", 4, 300, 60, 2048, 512), dtype, every
         yield Case("planted", "planted", 4, 300, 60, 2048, 512), dtype, every
+        for case in real:
+            yield case, dtype, (*both, "plain", "products")
         for batch in (1, 16, 128):
             yield Case(f"40 s, B={batch}", "random", batch, 1000, 100, 1024, 512), dtype, ("auto", "fused", *PEERS)
-        yield Case("8193 classes", "random", 8, 1000, 100, 8193, 512), dtype, ("auto", "fused", "guided", *PEERS)
+        yield Case("8193 classes", "random", 8, 1000, 100, 8193, 512), dtype, ("tiled", "fused", "guided", *PEERS)
     yield Case("40 s, B=1024", "random", 1024, 1000, 100, 1024, 512), torch.bfloat16, ("auto", "products")
     yield Case("40 s, B=1024, 256 classes", "random", 1024, 1000, 100, 256, 64), torch.float32, ("auto", "products")
 
@@ -47,7 +61,7 @@ def tensors(case: Case, device: torch.device, dtype: torch.dtype) -> Workload:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, device=device, dtype=dtype)
 
-    if case.weights == "planted":
+    if case.weights != "random":
         made = make_workload(case)
         floats, integers = made.learned, made.integers
     else:
@@ -96,7 +110,8 @@ def products(case: Case, weight: Tensor) -> Callable[[], None]:
 
 
 def measure(step: Callable[[], Any], work: Workload) -> dict[str, Any]:
-    """Median seconds of a step after one that compiles, and the peak of memory beyond inputs and gradients, bytes."""
+    """Median seconds of a step after one that compiles, the peak of memory beyond inputs and gradients, bytes, and the share of
+    the nodes whose emissions are exact, of ours."""
     device = work.weight.device
 
     def once() -> float:
@@ -110,7 +125,10 @@ def measure(step: Callable[[], Any], work: Workload) -> dict[str, Any]:
             torch.cuda.synchronize(device)
         return time.perf_counter() - before
 
-    once()
+    with observe() as seen:
+        once()
+    nodes = sum(group.nodes for group in seen.groups)
+    exact = sum(group.exact_nodes for group in seen.groups) / nodes if nodes else None
     for leaf in work.learned:
         leaf.grad = None
     held = 0
@@ -121,4 +139,56 @@ def measure(step: Callable[[], Any], work: Workload) -> dict[str, Any]:
     peak = torch.cuda.max_memory_allocated(device) - held - work.gradient_bytes if device.type == "cuda" else None
     while len(seconds) < MOST_RUNS and sum(seconds) < MOST_SECONDS:
         seconds.append(once())
-    return {"seconds": statistics.median(seconds), "runs": len(seconds), "workspace": peak}
+    return {"seconds": statistics.median(seconds), "runs": len(seconds), "workspace": peak, "exact": exact}
+
+
+class Passes:
+    """The kernels and products of one step on fixed buffers, as a graph captures them: all but `select`, whose size varies."""
+
+    def __init__(self, kernels: ModuleType, device: torch.device, classes: int = 65, dim: int = 32) -> None:
+        def randn(*shape: int) -> Tensor:
+            return torch.randn(*shape, device=device)
+
+        self.kernels = kernels
+        self.table, nodes = packed_table((10, 20), (9, 4), 20, 10, 9, device)
+        self.rows, self.columns, self.weight = randn(40, dim), randn(20, dim), randn(classes, dim)
+        self.targets, self.bias = torch.randint(1, classes, (18,), device=device), randn(classes)
+        self.node = torch.arange(nodes, device=device)
+        self.frame, self.token, self.label = torch.empty(3, nodes, dtype=torch.int64, device=device)
+        self.z, self.h, self.dz = (torch.empty(nodes, n, device=device) for n in (dim, classes, dim))
+        self.denominator = torch.empty(nodes, dtype=torch.float64, device=device)
+        self.emissions = torch.empty(2, nodes, device=device)
+        self.losses = torch.ones(2, dtype=torch.float64, device=device)
+        self.weights = torch.ones_like(self.losses)
+        self.sums = [torch.zeros_like(x) for x in (self.rows, self.columns, self.bias)]
+
+    def __call__(self) -> list[Tensor]:
+        k, (d_rows, d_columns, d_bias) = self.kernels, self.sums
+        for total in self.sums:
+            total.zero_()
+        k.locate(self.node, self.table, self.targets, self.frame, self.token, self.label)
+        k.joint(self.rows, self.columns, self.frame, self.token, "tanh", self.z)
+        torch.mm(self.z, self.weight.t(), out=self.h)
+        k.emission(self.h, self.bias, self.node, self.label, 0, self.denominator, *self.emissions)
+        k.lattice(*self.emissions, self.table, self.weights, self.losses, *self.emissions)
+        k.emission_gradient(self.h, self.bias, self.node, self.label, 0, self.denominator, *self.emissions, d_bias)
+        torch.mm(self.h, self.weight, out=self.dz)
+        k.joint_gradient(self.dz, self.z, self.rows, self.columns, self.frame, self.token, "tanh", d_rows, d_columns)
+        return [self.losses.clone(), *(x.clone() for x in self.sums)]
+
+
+def advice(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Which method "auto" should take, from measurements of "guided" and "tiled" on the same cases: "guided" where it wins
+    somewhere and loses nowhere, for where it cannot win it turns to "tiled" by itself."""
+    seconds = {(row["name"], row["dtype"], row["method"]): row["seconds"] for row in rows if row.get("result") == "ok"}
+    ratios = {
+        f"{name}, {dtype}": took / seconds[name, dtype, "tiled"]
+        for (name, dtype, method), took in seconds.items()
+        if method == "guided" and (name, dtype, "tiled") in seconds
+    }
+    if not ratios:
+        return {"auto": None, "why": "guided was not measured beside tiled", "ratios": {}}
+    (best, least), (worst, most) = (pick(ratios.items(), key=lambda item: item[1]) for pick in (min, max))
+    taken = "guided" if least <= WINS and most <= LOSES else "tiled"
+    why = f"guided takes {least:.2f} of the time of tiled at best ({best}), {most:.2f} at worst ({worst})"
+    return {"auto": taken, "why": why, "ratios": ratios}

@@ -22,6 +22,7 @@ SAMPLE = 32  # stretches that say how many classes it takes
 LIKELY = -1.5  # log of what a class has somewhere in a stretch that should be among those it is bounded with
 FEW, LARGE = 32, 1 << 12  # classes, and nodes of an utterance, up to which its labels are not looked for
 NEARLY, NEAR = 1.5, 0.2  # the gap to a denominator, of what more classes would leave, and besides, in nats
+ELEMENTS_AT_ONCE = 1 << 17  # whose norms are taken
 ROWS_AT_ONCE = 256  # of the output layer that are summed in the real dtype; their sums add up in float64
 
 
@@ -42,8 +43,7 @@ class Whole(NamedTuple):
             for some, rows in zip(ones.split(ROWS_AT_ONCE), weight.split(ROWS_AT_ONCE), strict=True)
         ]
         bias_sum = torch.where(counts, problem.bias, 0.0).sum(dtype=wide)
-        norms = torch.linalg.vector_norm(weight, dim=1, dtype=problem.real)
-        return cls(torch.stack(parts).sum(0, dtype=wide), bias_sum, ones.sum(), norms)
+        return cls(torch.stack(parts).sum(0, dtype=wide), bias_sum, ones.sum(), norms_of(weight, problem.real))
 
 
 def bound(
@@ -217,9 +217,15 @@ def product_error(problem: Problem, *, single: bool = False) -> float:
     return 2 * torch.finfo(torch.bfloat16).eps if rounds else 0.0
 
 
+def norms_of(rows: Tensor, real: torch.dtype) -> Tensor:
+    """(N,) of rows (N, D): some at a time, for PyTorch makes a copy in the real dtype of what it takes the norms of."""
+    parts = rows.split(max(1, ELEMENTS_AT_ONCE // rows.shape[1]))
+    return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=real) for part in parts])
+
+
 def longest(rows: Tensor, lengths: Tensor, real: torch.dtype) -> Tensor:
     """The largest norm of an utterance's own rows, so many (G,) of each; what the padding holds is nobody's."""
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=real).view(len(lengths), -1)
+    norms = norms_of(rows, real).view(len(lengths), -1)
     used = torch.arange(norms.shape[1], device=rows.device) < lengths[:, None]
     return torch.where(used, norms, 0.0).amax()
 
