@@ -206,19 +206,19 @@ def settle(band: Band, losses: Tensor, limit: float, most: int) -> tuple[int, fl
     for rounds in range(MOST_ROUNDS + 1):
         outside = torch.zeros_like(losses)
         for i, views in band.lattices(losses):
-            if i == len(band.pieces) - 1 and not bool(torch.isfinite(losses).all()):
-                return None  # what is wrong with an utterance is said by its exact emissions
             if rounds:
                 outside += band.outside(i, views)
                 band.note(i, views)
-            if rounds == 0 or len(band.pieces) > 1 or float(outside.max()) > limit:
-                missing = band.missing(i, views, losses, share)
-                exact = band.exact_nodes + missing.numel()
-                if exact > most or exact * work + rounds * everything * LATTICE_WORK > WIDE * everything * work:
-                    return None
-                band.make_exact(i, missing)
-        if rounds and float(outside.max()) <= limit:
-            return rounds, float(outside.max())
+            last = i == 0  # of the pieces on the way back, and the only one where all utterances are whole
+            if last and rounds and (largest := float(outside.max())) <= limit:
+                return rounds, largest
+            missing = band.missing(i, views, losses, share)  # none of an utterance whose loss is not finite
+            exact = band.exact_nodes + missing.numel()
+            if exact > most or exact * work + rounds * everything * LATTICE_WORK > WIDE * everything * work:
+                return None
+            band.make_exact(i, missing)
+        if rounds == 0 and not bool(torch.isfinite(losses).all()):
+            return None  # what is wrong with an utterance is said by its exact emissions
     return None
 
 
