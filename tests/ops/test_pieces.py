@@ -52,7 +52,7 @@ def test_pieces_give_what_the_whole_gives(kernels, small_pieces, maker, method, 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_guided_stays_guided_in_pieces(small_pieces, dtype):
     """A confident model: few nodes are exact, in several pieces, with a bound."""
-    problem = planted((400,), (30,), 600, 32, sharpness=12.0, dtype=dtype)
+    problem = planted((400,), (60,), 600, 32, sharpness=20.0, dtype=dtype)
     with samplewise.observe() as seen:
         value, gradients = ours(problem, method="guided", memory_budget=least(problem, method="guided"))
     assert seen.methods["guided"] == 1 and seen.exact_share < 0.5 and max(small_pieces["guided"]) > 3
@@ -61,7 +61,9 @@ def test_guided_stays_guided_in_pieces(small_pieces, dtype):
     torch.testing.assert_close(value, right, rtol=4 * torch.finfo(value.dtype).eps + eps / 16, atol=0)
     for name in FLOATS:
         scale = right_gradients[name].abs().max().float()
-        assert (gradients[name] - right_gradients[name]).abs().max() <= 8 * eps * scale
+        assert (
+            gradients[name] - right_gradients[name]
+        ).abs().max() <= 16 * eps * scale  # sums over 24400 nodes in another order
 
 
 def test_losses_alone_in_pieces(small_pieces):
