@@ -60,8 +60,9 @@ if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported
 START = time.monotonic()
 
+from gpu_passes import Passes  # noqa: E402
 from samplewise import rnnt_loss, transducer_loss  # noqa: E402
-from samplewise.bench.gpu import Passes, advice, cases, measure, step_of, tensors  # noqa: E402
+from samplewise.bench.gpu import advice, cases, measure, step_of, tensors  # noqa: E402
 from samplewise.kernels import backend, eager  # noqa: E402
 from samplewise.kernels import triton as kernels  # noqa: E402
 from samplewise.kernels.layout import packed_table  # noqa: E402

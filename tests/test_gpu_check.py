@@ -64,6 +64,7 @@ def test_what_auto_should_take(ratios, auto):
 
 @pytest.mark.parametrize("got", [[1.0, 2.1], [1.0, float("nan")], [1.0, float("inf")], [1.0]])
 def test_a_wrong_number_is_a_failure(got, monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(SCRIPT.parent)  # as for a script that is run
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--tiny", "--device", "cpu"])
     report = runpy.run_path(str(SCRIPT))["Report"](tmp_path / "out.json")
     right = torch.tensor([1.0, 2.0])
@@ -77,6 +78,7 @@ def test_a_wrong_number_is_a_failure(got, monkeypatch, tmp_path, capsys):
 def test_without_a_gpu_it_says_how(monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("there is one")
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
     with pytest.raises(SystemExit, match="there is no GPU here; --tiny"):
         runpy.run_path(str(SCRIPT), run_name="__main__")

@@ -60,7 +60,7 @@ def test_what_the_methods_tell_is_heard():
 
 def test_a_step_says_what_it_did():
     worker = Worker()
-    worker.prepare(asdict(CASE), "guided", threads=1, budget=None, limit=None)
+    worker.prepare(asdict(Case("sure", "planted", 2, 150, 40, 400, 64)), "guided", threads=1, budget=None, limit=None)
     told = worker.step()["ours"]
     assert told["ran"] == "guided" and 0 < told["active_share"] <= told["exact_share"] <= 1
     assert told["predicted_workspace"] <= told["bound"] and told["outside"] < 1e-6

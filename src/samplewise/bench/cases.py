@@ -215,7 +215,15 @@ def sampled() -> list[Case]:
     return [Case(f"sampled-{classes}", "random", 4, 300, 60, classes, 512, methods=methods) for classes in (2048, 8192)]
 
 
-SUITES = {made.__name__: made for made in (quick, trained, table, accuracy, headline, sweep, axes, lattice, sampled)}
+def long() -> list[Case]:
+    """Utterances of which not even three floats a node would fit the workspace; the second is an hour of frames of 100 ms."""
+    return [
+        Case("long-20000", "planted", 1, 20000, 2000, 64, 32, methods=("auto", "tiled")),
+        Case("long-36000", "planted", 1, 36000, 9000, 1024, 256, methods=("auto",)),
+    ]
+
+
+SUITES = {made.__name__: made for made in (quick, trained, table, accuracy, headline, sweep, axes, lattice, sampled, long)}
 
 
 def suite(name: str) -> list[Case]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TARGET_BASE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
 from samplewise.ops.tiles import Tile, joint_tile
-from samplewise.plan.planner import PROBES, bound_choices, stretch_frames, stretches_at_once
+from samplewise.plan.planner import PROBES, bound_choices, probed_at_once, stretch_frames, stretches_at_once
 
 SAMPLE = 32  # stretches that say how many classes it takes
 LIKELY = -1.5  # log of what a class has somewhere in a stretch that should be among those it is bounded with
@@ -103,7 +103,7 @@ def choose(
     likeliest at a probe or, of the utterance's own labels, at a frame, the likeliest first; and the log of how likely."""
     tile = tile if tile.rows >= PROBES else Tile.of(problem, PROBES, gradient=False)
     node = probes(group.table, stretches)  # (Q, P)
-    at_once = max(1, tile.rows // PROBES)
+    at_once = min(max(1, tile.rows // PROBES), probed_at_once(problem.weight.shape[0], problem.real.itemsize))
     for some, stretch in zip(node.split(at_once), stretches.split(at_once), strict=True):
         here = tile.head(some.numel())
         ascending, order = some.flatten().sort()

@@ -16,6 +16,7 @@ HISTOGRAM = 33000 * 16  # of occupancies, a thread
 PACKED_DEPTH = 295  # matrix products on a CPU pack so many columns of the weight at a time; measured
 STRETCH_NODES, PROBES = 1024, 4  # nodes that are bounded with the same classes, and how many of them show their whole softmax
 STRETCH_BYTES = 2 << 20  # of the weights of those classes, of the stretches that are bounded together
+PROBE_BYTES = 4 << 20  # of the whole softmaxes that are looked at together
 PAGE = 4096
 SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matrix product packs; measured
 SMALLEST_TILE = 128
@@ -129,9 +130,14 @@ def bounds_bytes(sizes: Sizes) -> int:
     few = bound_choices(sizes.classes)
     stretches = min(stretches_at_once(sizes.dim, few[0]), 1 + sum(sizes.nodes) // STRETCH_NODES + len(sizes.nodes))
     rows = min(stretches, stretches_at_once(sizes.dim, few[-1])) * (few[-1] + 2) * sizes.dim * sizes.real_bytes
-    probes = min(sizes.device.most_rows, stretches * PROBES)
+    probes = min(stretches, probed_at_once(sizes.classes, sizes.real_bytes)) * PROBES
     a_thread = (2 * 32 + 2) * sizes.dim * sizes.real_bytes
     return 3 * rows + 3 * probes * sizes.classes * sizes.real_bytes + sizes.threads * a_thread + 64 * sizes.dim
+
+
+def probed_at_once(classes: int, real_bytes: int) -> int:
+    """Stretches whose probes are looked at together: thrice their scores are held."""
+    return max(1, PROBE_BYTES // (3 * PROBES * classes * real_bytes))
 
 
 def exponential_bytes(sizes: Sizes, first: int, stop: int) -> int:

@@ -138,6 +138,8 @@ TARGETS = (
     of_gemms("planted-8192", 0.12),
     of_gemms("planted-1500", 0.025),
     of_tiled("random", 1.0),
+    workspace("long-20000", 96 * MIB),
+    workspace("long-36000", 256 * MIB),
     of_gemms("characters", 1.0),
     *(faster_than_peers(case, 10.0) for case in ("planted", "planted-long", "planted-8192", "planted-1500")),
     faster_than_peers("random", 2.0),

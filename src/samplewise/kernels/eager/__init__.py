@@ -1,6 +1,5 @@
 """Plain PyTorch kernels for any device. Same names and argument order as `kernels.numba`."""
 
-from samplewise.kernels.eager.band import band_lattice
 from samplewise.kernels.eager.bounds import bounds
 from samplewise.kernels.eager.emission import emission, emission_gradient
 from samplewise.kernels.eager.joint import joint, joint_gradient
@@ -9,6 +8,6 @@ from samplewise.kernels.eager.occupancy import locate, select
 from samplewise.kernels.eager.pieces import backward_piece, forward_piece
 
 __all__ = [
-    "backward_piece", "band_lattice", "bounds", "emission", "emission_gradient", "forward_piece", "joint", "joint_gradient",
+    "backward_piece", "bounds", "emission", "emission_gradient", "forward_piece", "joint", "joint_gradient",
     "lattice", "locate", "select",
 ]  # fmt: skip

@@ -1,6 +1,5 @@
 """CPU kernels compiled by numba. Same names and argument order as `kernels.eager`; `exponentials` is numba's alone."""
 
-from samplewise.kernels.numba.band import band_lattice
 from samplewise.kernels.numba.bounds import bounds
 from samplewise.kernels.numba.emission import emission, emission_gradient
 from samplewise.kernels.numba.exponentials import exponentials
@@ -9,6 +8,6 @@ from samplewise.kernels.numba.lattice import backward_piece, forward_piece, latt
 from samplewise.kernels.numba.occupancy import locate, select
 
 __all__ = [
-    "backward_piece", "band_lattice", "bounds", "emission", "emission_gradient", "exponentials", "forward_piece", "joint",
+    "backward_piece", "bounds", "emission", "emission_gradient", "exponentials", "forward_piece", "joint",
     "joint_gradient", "lattice", "locate", "select",
 ]  # fmt: skip
