@@ -60,7 +60,7 @@ def check(seeds: list[int]) -> list[dict]:
         problem, activation, said, options = joint(seed)
         record = {"seed": seed, "kind": said.split(":")[0], "said": said, "missed": {}}
         try:
-            record["missed"] = judge(problem, activation, **options)
+            record["missed"] = judge(problem, activation, insist=seed % 4 < 2, **options)
         except Exception as error:  # one joint that breaks a method must not hide what the others say
             record["missed"] = {"raised": repr(error)}
         records.append({**record, "seconds": time.perf_counter() - start})
