@@ -7,7 +7,6 @@ those of the active nodes again.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from samplewise.observe import report_group
@@ -55,9 +54,10 @@ def run_pieces(
     tolerance: float, tile: Tile,
 ) -> None:  # fmt: skip
     """The passes over one long utterance, whose floats are held for one piece at a time; emissions are made twice."""
-    here, edges, out = slice(group.first, group.stop), Edges(problem, group), Emissions.empty(0, problem)
+    here, edges = slice(group.first, group.stop), Edges(problem, group)
+    buffer = Emissions.empty(max(piece.nodes for piece in pieces), problem)
     for piece in pieces:
-        out = emissions(problem, group, piece, tile)
+        out = emissions(problem, group, piece, tile, buffer)
         edges.forward(problem, piece, out.lp_blank, out.lp_label)
     losses[here] = edges.loss
     active = None
@@ -65,7 +65,7 @@ def run_pieces(
         rows, active = gradients.open(problem, group), 0
         for piece in reversed(pieces):
             if piece is not pieces[-1]:
-                out = emissions(problem, group, piece, tile)
+                out = emissions(problem, group, piece, tile, buffer)
             parts = out.lp_blank, out.lp_label
             edges.backward(problem, piece, *parts, losses[group.first], weights[group.first], *parts)
             if problem.label_factor != 1.0:
@@ -78,7 +78,8 @@ def run_pieces(
     report_group("tiled", group.first, group.stop, group.nodes, active=active)
 
 
-def emissions(problem: Problem, group: Group, piece: Piece, tile: Tile) -> Emissions:
-    out = Emissions.empty(piece.nodes, problem)
-    emission_pass(problem, group, torch.arange(piece.first, piece.stop, device=problem.device), tile, out, packed=True)
+def emissions(problem: Problem, group: Group, piece: Piece, tile: Tile, buffer: Emissions) -> Emissions:
+    """Those of a piece, in the buffer."""
+    out = Emissions(*(part[: piece.nodes] for part in buffer))
+    emission_pass(problem, group, range(piece.first, piece.stop), tile, out, packed=True)
     return out

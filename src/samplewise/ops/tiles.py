@@ -152,7 +152,7 @@ def gradient_tile(
 
 
 def emission_pass(
-    problem: Problem, group: Group, nodes: Tensor | None, tile: Tile, out: Emissions, kept: Kept | None = None, *,
+    problem: Problem, group: Group, nodes: Tensor | range | None, tile: Tile, out: Emissions, kept: Kept | None = None, *,
     fuse: bool = True, packed: bool = False,
 ) -> None:  # fmt: skip
     """Emissions of the given nodes, or of every node of the group; z and h stay in `kept` if they fit beside what is there.
@@ -160,12 +160,14 @@ def emission_pass(
     `out` has a place for every node of the group, or, `packed`, one for each of the given nodes in their order. `fuse` allows a
     kernel that leaves z and h of the others out of the tile, if one is asked for.
     """
-    count = group.nodes if nodes is None else nodes.numel()
+    every = nodes if nodes is not None else range(group.nodes)
+    count = len(every)
     fused = fused_emission_of(problem.kernels, problem.compute) if fuse else None
     for start in range(0, count, tile.rows):
         stop = min(start + tile.rows, count)
-        at = torch.arange(start, stop, device=problem.device) if nodes is None or packed else nodes[start:stop]
-        node = at if nodes is None else nodes[start:stop]
+        some = every[start:stop]
+        node = torch.arange(some.start, some.stop, device=problem.device) if isinstance(some, range) else some
+        at = torch.arange(start, stop, device=problem.device) if packed else node
         here, stays = tile.head(stop - start), kept is not None and kept.room >= stop - start
         if kept is not None and stays:
             here = kept.place(node, here)
