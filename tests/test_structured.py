@@ -107,8 +107,8 @@ def exact_nodes_and_bound(problem, activation, monkeypatch, **options) -> tuple[
         found = settle(band, *arguments)
         if found is not None:
             inside = torch.zeros(band.group.nodes, dtype=torch.bool)
-            for nodes, _ in band.exact:
-                inside[nodes] = True
+            for part in itertools.chain.from_iterable(band.exact):
+                inside[part.nodes] = True
             here = range(band.group.first, band.group.stop)
             for b, part in zip(here, inside.split([exact[b].numel() for b in here]), strict=True):
                 exact[b] = part.view(exact[b].shape)
