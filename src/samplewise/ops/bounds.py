@@ -15,13 +15,13 @@ from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TARGET_BASE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
-from samplewise.ops.tiles import Tile, joint_tile
+from samplewise.ops.tiles import Emissions, Tile, forward_tile, joint_tile
 from samplewise.plan.planner import PROBES, bound_choices, probed_at_once, stretch_frames, stretches_at_once
 
-SAMPLE = 32  # stretches that say how many classes it takes
+SAMPLE = 8  # stretches that say how many classes it takes
 LIKELY = -1.5  # log of what a class has somewhere in a stretch that should be among those it is bounded with
 FEW, LARGE = 32, 1 << 12  # classes, and nodes of an utterance, up to which its labels are not looked for
-NEARLY, NEAR = 1.5, 0.2  # the gap to a denominator, of what more classes would leave, and besides, in nats
+NEARLY, NEAR = 1.5, 0.3  # the gap to a denominator, of what more classes would leave, and besides, in nats
 ELEMENTS_AT_ONCE = 1 << 17  # whose norms are taken
 ROWS_AT_ONCE = 256  # of the output layer that are summed in the real dtype; their sums add up in float64
 
@@ -105,12 +105,14 @@ def choose(
     node = probes(group.table, stretches)  # (Q, P)
     at_once = min(max(1, tile.rows // PROBES), probed_at_once(problem.weight.shape[0], problem.real.itemsize))
     for some, stretch in zip(node.split(at_once), stretches.split(at_once), strict=True):
-        here = tile.head(some.numel())
-        ascending, order = some.flatten().sort()
-        joint_tile(problem, group, ascending, here)
-        torch.mm(here.z, problem.weight.t(), out=here.h)
-        scores = here.h.to(problem.real).add_(problem.bias)[order.argsort()]
-        scores -= torch.logsumexp(scores, 1, keepdim=True)
+        count = some.numel()
+        here, found = tile.head(count), Emissions.empty(count, problem)
+        forward_tile(problem, group, some.flatten(), here)
+        place = torch.arange(count, device=problem.device)
+        problem.kernels.emission(here.h, problem.bias, place, here.label, problem.blank, *found)
+        scores = here.h.to(problem.real)
+        scores += problem.bias
+        scores -= found.log_denominator.to(problem.real)[:, None]
         best = scores.view(*some.shape, -1).amax(1)  # (q, V)
         best[:, problem.blank] = -torch.inf
         if problem.weight.shape[0] > FEW and problem.device.type == "cpu":
@@ -127,20 +129,21 @@ def add_labels(problem: Problem, group: Group, stretches: Tensor, tile: Tile, be
         mine = (stretches[:, 0] == g).nonzero()[:, 0]
         if mine.numel() == 0 or labels == 0 or row[FRAMES] * row[STRIDE] < LARGE:
             continue
-        first, count = stretches[mine, 1], stretches[mine, 2] - stretches[mine, 1]
-        place = torch.repeat_interleave(torch.arange(len(mine)), count)  # of every frame, the stretch
-        t = torch.arange(len(place)) + torch.repeat_interleave(first - (count.cumsum(0) - count), count)
-        node = row[START] + t * row[STRIDE] + t * labels // row[FRAMES]
+        first, stop = stretches[mine, 1:].unbind(1)
+        step = int((stop - first).max())
+        t = torch.minimum(first[:, None] + torch.arange(step), stop[:, None] - 1)  # (q, step): the last frame again and again
+        node = (row[START] + t * row[STRIDE] + t * labels // row[FRAMES]).flatten()
         own = group.targets[row[TARGET_BASE] : row[TARGET_BASE] + labels]
         columns = torch.cat((own, own.new_tensor([problem.blank])))
         weight, bias = problem.weight[columns], problem.bias[columns]
-        found = best.new_full((len(mine), labels), -torch.inf)
-        for some, stretch in zip(node.split(tile.rows), place.split(tile.rows), strict=True):
-            here = tile.head(some.numel())
+        parts = []
+        for some in node.split(max(1, tile.rows // step) * step):
+            here = tile.head(some.numel()) if some.numel() <= tile.rows else Tile.of(problem, step, gradient=False, classes=0)
             joint_tile(problem, group, some, here)
             scores = torch.mm(here.z, weight.t()).to(problem.real).add_(bias)
             scores -= torch.logsumexp(scores, 1, keepdim=True)
-            found.scatter_reduce_(0, stretch[:, None].expand(-1, labels), scores[:, :-1], "amax")
+            parts.append(scores.view(-1, step, labels + 1)[..., :-1].amax(1))
+        found = torch.cat(parts)  # (q, U)
         best[mine] = best[mine].scatter_reduce(1, own.expand(len(mine), -1), found, "amax")
 
 
@@ -240,11 +243,11 @@ def cut(frames: Sequence[int], labels: Sequence[int], some: tuple[int, int]) -> 
 
 
 def probes(table: Tensor, stretches: Tensor) -> Tensor:
-    """(Q, P) nodes spread over frames and labels of each stretch, another set of labels in the next one."""
+    """(Q, P) ascending nodes spread over frames and labels of each stretch, another set of labels in the next one."""
     at, stretch = torch.arange(PROBES, device=stretches.device), torch.arange(len(stretches), device=stretches.device)
     row = table[stretches[:, 0]]  # (Q, 7)
     frames = (stretches[:, 2] - stretches[:, 1])[:, None]
     t = stretches[:, 1, None] + (2 * (at * 3 % PROBES) + 1) * frames // (2 * PROBES)
     width = row[:, LABELS, None] + 1
     u = ((2 * at + 1) * width // (2 * PROBES) + stretch[:, None] * 5) % width
-    return row[:, START, None] + t * row[:, STRIDE, None] + u
+    return (row[:, START, None] + t * row[:, STRIDE, None] + u).sort(1).values

@@ -22,13 +22,14 @@ SLACK = 5 << 18  # small tensors, what the allocator rounds up, what else a matr
 SMALLEST_TILE = 128
 NODES_A_KEPT_ROW = 24  # of a guided group: about so many nodes have one among them that carries occupancy, once trained
 SMALLEST_GUIDED = 1 << 13  # nodes of a guided group, if not all that there are
+KEPT_CLASSES = 512  # of fewer, z and h are made again sooner than they are written and read back; measured on a CPU
 EXACT_NODE = 24 + 2 * 4 + 2 * 4  # bytes of an exact node: in two lists, its emissions, its occupancies
 PIECE = 1 << 17  # nodes of a piece of an utterance that is too long to hold floats for all of its nodes, or more
 WIDE = 0.85  # of the nodes: exact emissions on so many are no less work than on all
 CERTAIN_WORK = 100_000  # multiply-adds a node of an output layer, beside which bounds cost next to nothing
 NODE_WORK, LATTICE_WORK = 3000, 2000  # what takes as long of a node beside the output layer, and in a lattice; measured
 TINY = 20_000_000  # multiply-adds of an output layer; of less, the steps of "guided" take longer than what they save; measured
-TINY_LAYER = 2000  # multiply-adds a node
+TINY_LAYER = 5000  # multiply-adds a node
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,12 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     tile = min(wanted, (budget - floor) // row)
     left = budget - fixed - row * tile
     each, keeps = node, False  # bytes of that for a node
-    if sizes.gradient and method == "tiled" and whole == max(nodes):
+    worthwhile = sizes.gradient and (sizes.classes >= KEPT_CLASSES or sizes.device.at_once)
+    if worthwhile and method == "tiled" and whole == max(nodes):
         enough = sum(nodes) if sizes.device.at_once else max(nodes)  # a GPU wants many utterances in a group
         keeps = left // (node + kept_bytes(sizes)) >= enough  # then every group keeps all that it has
         each += kept_bytes(sizes) if keeps else 0
-    if sizes.gradient and method == "guided":
+    if worthwhile and method == "guided":
         each = max(node, left // max(SMALLEST_GUIDED, NODES_A_KEPT_ROW * (left // kept_bytes(sizes))))
     held = held_bytes(sizes, node, whole)
     groups, exponentials = cut_with_exponentials(sizes, held_bytes(sizes, each, whole), held if not keeps else None, left)
@@ -200,7 +202,7 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     if method == "guided":
         exact = round(min(WIDE * max(counts), max(counts) / 10 + (left - used) // 2 // EXACT_NODE))
         used += max(0, exact - max(counts) // 10) * EXACT_NODE
-        kept = min(max(counts), max(0, left - used) // kept_bytes(sizes)) if sizes.gradient else 0
+        kept = min(max(counts), max(0, left - used) // kept_bytes(sizes)) if worthwhile else 0
         used += kept * kept_bytes(sizes)
     return Schedule(method, groups, counts, tile, kept, fixed + row * tile + used, exponentials, exact, whole)
 
