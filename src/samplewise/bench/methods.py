@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -77,11 +78,13 @@ def make_yardstick_step(method: Method, case: Case) -> Callable[[], None]:
 
 
 def warm_up(method: Method, case: Case) -> None:
-    """Compile and load what the method needs, on a workload of a few hundred nodes and the case's classes up to 1024."""
+    """Compile and load what the method needs, on workloads of a few hundred nodes and the case's classes up to 1024: one
+    utterance, and more of them than threads, for lattices have a kernel for either."""
     tiny = Case("warm-up", "planted", 1, 60, 10, min(case.classes, 1024), min(case.dim, 64))
     if method.kind == "yardstick":
         make_yardstick_step(method, tiny)()
         return
     may_run = ("guided", "tiled") if method.base == "auto" else (method.base,)  # a small auto step is always tiled
     for base in may_run:
-        make_step(method._replace(base=base), make_workload(tiny), None)()
+        for batch in (1, 2 * torch.get_num_threads()):
+            make_step(method._replace(base=base), make_workload(replace(tiny, batch=batch)), None)()
