@@ -9,7 +9,7 @@ from pathlib import Path
 from samplewise.bench.errors import BenchError
 
 MARKER = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
-OPENING = re.compile(r"<!-- bench:[\w-]+ -->")
+OPENING = re.compile(r"^<!-- bench:[\w-]+ -->$", re.MULTILINE)
 
 
 def insert(path: Path, tables: Mapping[str, str]) -> list[str]:
