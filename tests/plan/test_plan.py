@@ -182,7 +182,7 @@ def test_a_gpu_is_asked(monkeypatch):
 
 @pytest.mark.parametrize(("frames", "labels", "classes", "dim", "method"), [
     (30, 5, 256, 64, "tiled"), (400, 100, 30, 32, "tiled"), (50, 10, 1024, 512, "guided"), (300, 60, 1024, 256, "guided"),
-    (300, 60, 64, 128, "guided"), (300, 60, 17, 128, "tiled"), (3000, 900, 2048, 128, "guided"),
+    (300, 60, 64, 128, "guided"), (300, 60, 17, 128, "guided"), (3000, 900, 2048, 128, "guided"),
     (3000, 2000, 2048, 128, "guided"),
 ])  # fmt: skip
 def test_only_tiny_calls_go_without_bounds(frames, labels, classes, dim, method):

@@ -29,11 +29,15 @@ from samplewise.ops.bounds import Whole, bound
 from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, forward_tile, gradient_pass
-from samplewise.plan.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, WIDE, Schedule
+from samplewise.plan.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, SMALL_WORK, WIDE, Schedule
 
 OUTSIDE = 1 / 4  # of the tolerance: what the paths that leave the exact nodes may have
 LEFT_OUT = 1 / 2  # of the tolerance: what the gradients leave out
-SAMPLE, LIKELY = 128, 0.4  # nodes, and the mean over them of the likeliest class, below which a model knows nothing
+SAMPLE = 128  # nodes
+LIKELY, SURE = (
+    0.4,
+    0.8,
+)  # the mean over them of the likeliest class, below which bounds are in vain; SURE for small layers; measured
 MOST_ROUNDS = 6  # then every node is made exact
 MARGIN = 1 / 8  # of what may be outside: what a selection leaves out where emissions are bounds
 
@@ -185,7 +189,7 @@ def run_group(
 
 
 def knows_nothing(problem: Problem, group: Group, tile: Tile) -> bool:
-    """Whether bounds would be a part of the work, and for nothing, since no class is likely anywhere: so in the first steps."""
+    """Whether bounds would be a part of the work, and in vain, since no class is sure of itself: so in the first steps."""
     if problem.device.type != "cpu" or problem.weight.numel() >= CERTAIN_WORK or group.nodes <= SAMPLE:
         return False
     node = torch.arange(SAMPLE, device=problem.device) * group.nodes // SAMPLE
@@ -194,7 +198,7 @@ def knows_nothing(problem: Problem, group: Group, tile: Tile) -> bool:
         here = tile.head(some.numel())
         forward_tile(problem, group, some, here)
         found.append((here.h.to(problem.real) + problem.bias).softmax(1).amax(1))
-    return float(torch.cat(found).mean()) < LIKELY
+    return float(torch.cat(found).mean()) < (SURE if problem.weight.numel() < SMALL_WORK else LIKELY)
 
 
 def settle(band: Band, losses: Tensor, limit: float, most: int) -> tuple[int, float] | None:
