@@ -124,11 +124,12 @@ def choose(
 def add_labels(problem: Problem, group: Group, stretches: Tensor, tile: Tile, best: Tensor) -> None:
     """Raise `best` (Q, V) at the utterance's own labels to what each has beside the others and blank at any frame of a stretch:
     what a model hears at a frame is mostly one of them. One node a frame is looked at, of large utterances."""
-    for g, row in enumerate(group.table.tolist()):
+    for g in stretches[:, 0].unique().tolist():
+        row = group.table[g].tolist()
         labels = row[LABELS]
-        mine = (stretches[:, 0] == g).nonzero()[:, 0]
-        if mine.numel() == 0 or labels == 0 or row[FRAMES] * row[STRIDE] < LARGE:
+        if labels == 0 or row[FRAMES] * row[STRIDE] < LARGE:
             continue
+        mine = (stretches[:, 0] == g).nonzero()[:, 0]
         first, stop = stretches[mine, 1:].unbind(1)
         step = int((stop - first).max())
         t = torch.minimum(first[:, None] + torch.arange(step), stop[:, None] - 1)  # (q, step): the last frame again and again
