@@ -35,10 +35,10 @@ def emissions(problem, activation, exponentials=True):
     upper = torch.full((2, group.nodes), torch.nan, dtype=call.real)
     whole, most = Whole.of(call), max(call.lengths.frames)
     half = -(-most // 2)
-    bound(call, group, whole, tile, (0, half), group.table, None, *upper)
+    bound(call, group, whole, Slack.of(call, group, whole), tile, (0, half), group.table, None, *upper)
     assert upper.isnan().any() == (most > half), "of the frames that were asked for and no others"
     if most > half:
-        bound(call, group, whole, tile, (half, most), group.table, None, *upper)
+        bound(call, group, whole, Slack.of(call, group, whole), tile, (half, most), group.table, None, *upper)
     exact = Emissions.empty(group.nodes, call)
     emission_pass(call, group, None, tile, exact)
     return upper, torch.stack((exact.lp_blank, exact.lp_label))

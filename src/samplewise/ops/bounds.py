@@ -47,15 +47,14 @@ class Whole(NamedTuple):
 
 
 def bound(
-    problem: Problem, group: Group, whole: Whole, tile: Tile, frames: tuple[int, int], table: Tensor, classes: Tensor | None,
-    ub_blank: Tensor, ub_label: Tensor,
+    problem: Problem, group: Group, whole: Whole, slack: Slack, tile: Tile, frames: tuple[int, int], table: Tensor,
+    classes: Tensor | None, ub_blank: Tensor, ub_label: Tensor,
 ) -> Tensor:  # fmt: skip
     """Write upper bounds of both emissions of every node of some frames of each utterance, and return the classes (Q, S+1) that
     they were made with, which may be given. `table` (G, 7) says where nodes lie in the outputs; else it is the group's."""
     lengths, here = problem.lengths, slice(group.first, group.stop)
     stretches = on_device(problem.device, cut(lengths.frames[here], lengths.labels[here], frames))  # (Q, 3)
     rows = group.joint_rows(problem.activation)
-    slack = Slack.of(problem, group, whole)
     few = how_many(problem, group, whole, stretches, tile) if classes is None else classes.shape[1] - 1
     found = []
     some = stretches_at_once(problem.weight.shape[1], few)

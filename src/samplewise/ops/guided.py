@@ -25,7 +25,7 @@ from torch import Tensor
 from samplewise.kernels.layout import FRAMES, START, STRIDE
 from samplewise.observe import report_group
 from samplewise.ops import buffers, tiled
-from samplewise.ops.bounds import Whole, bound
+from samplewise.ops.bounds import Slack, Whole, bound
 from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, forward_tile, gradient_pass
@@ -59,6 +59,7 @@ class Band:
     problem: Problem
     group: Group
     whole: Whole
+    slack: Slack
     tile: Tile
     kept: Kept | None
     pieces: list[Piece]
@@ -71,7 +72,8 @@ class Band:
     def of(cls, problem: Problem, group: Group, whole: Whole, most: int, tile: Tile, kept: Kept | None) -> Band:
         pieces = pieces_of(group, most)
         floats = buffers.empty((4, max(piece.nodes for piece in pieces)), problem.real, problem.device)
-        return cls(problem, group, whole, tile, kept, pieces, floats, [None] * len(pieces), [[] for _ in pieces])
+        slack = Slack.of(problem, group, whole)
+        return cls(problem, group, whole, slack, tile, kept, pieces, floats, [None] * len(pieces), [[] for _ in pieces])
 
     def fill(self, i: int) -> list[Tensor]:
         """Both emissions of piece i, and room for both of its occupancies."""
@@ -83,7 +85,7 @@ class Band:
                 table = table.clone()
                 table[0, START] -= piece.first
             self.classes[i] = bound(
-                self.problem, self.group, self.whole, self.tile, piece.frames, table, self.classes[i], *views[:2]
+                self.problem, self.group, self.whole, self.slack, self.tile, piece.frames, table, self.classes[i], *views[:2]
             )
             for part in self.exact[i]:
                 self.put(views, piece, part)
