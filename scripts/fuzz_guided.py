@@ -53,6 +53,8 @@ def check(seeds: list[int]) -> list[dict]:
     import torch
     from tests.judge import judge
 
+    import samplewise
+
     torch.set_num_threads(1)
     records = []
     for seed in seeds:
@@ -60,9 +62,11 @@ def check(seeds: list[int]) -> list[dict]:
         problem, activation, said, options = joint(seed)
         record = {"seed": seed, "kind": said.split(":")[0], "said": said, "missed": {}}
         try:
-            record["missed"] = judge(problem, activation, insist=seed % 4 < 2, **options)
+            with samplewise.observe() as seen:
+                record["missed"] = judge(problem, activation, insist=seed % 4 < 2, corridors=seed % 4 == 1, **options)
         except Exception as error:  # one joint that breaks a method must not hide what the others say
             record["missed"] = {"raised": repr(error)}
+        record["corridor"] = any(group.visited_nodes < group.nodes for group in seen.groups)
         records.append({**record, "seconds": time.perf_counter() - start})
     return records
 
@@ -116,6 +120,7 @@ def summary(records: list[dict], seeds: list[int], seconds: float) -> dict:
     kinds, missed = Counter(r["kind"] for r in records), Counter(r["kind"] for r in misses)
     return {
         "seeds": [seeds[0], seeds[-1] + 1], "joints": len(records), "misses": len(misses), "seconds": round(seconds, 1),
+        "corridors": sum(record["corridor"] for record in records),
         "kinds": {kind: {"joints": kinds[kind], "misses": missed[kind]} for kind in sorted(kinds)}, "missed": misses,
     }  # fmt: skip
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from samplewise.functional import reduction_weights
-from samplewise.ops import bounds, guided
+from samplewise.ops import bounds, corridor, guided
 from samplewise.ops.transducer import default_tolerance
 from samplewise.reference import ACTIVATIONS, arcs
 from tests.problems import FLOATS, Problem, ours, upstream
@@ -79,19 +79,19 @@ def excess(got, right, bounds: Bounds, rounding: dict[str, float]) -> dict[str, 
 
 def judge(
     problem: Problem, activation: str, *, reduction: str = "none", tolerance: float | None = None, insist: bool = False,
-    **options,
+    corridors: bool = False, **options,
 ) -> dict[str, float]:  # fmt: skip
     """Errors of method "guided" that neither its tolerance nor rounding explains, by name, in units of what is allowed.
 
     The problem's dtype is that of the products; `options` are given to all methods alike. `insist`: on bounds, too, where the
-    method would turn to "tiled" since that is less work.
+    method would turn to "tiled" since that is less work; `corridors`: and in a corridor, however much of the lattice that is.
     """
     dtype = problem.weight.dtype
     weights = upstream(problem) if reduction == "none" else reduction_weights(reduction, problem.target_lengths)
     settings = {"reduction": reduction, "activation": activation, **options}
     if reduction == "none":
         settings["upstream"] = weights
-    with insisting() if insist else contextlib.nullcontext():
+    with insisting(corridors) if insist else contextlib.nullcontext():
         got = ours(problem, method="guided", tolerance=tolerance, **settings)
     right = ours(problem, method="tiled", tolerance=0.0, **settings)
     share = default_tolerance(dtype) if tolerance is None else tolerance
@@ -106,9 +106,12 @@ def judge(
 
 
 @contextlib.contextmanager
-def insisting() -> Iterator[None]:
-    """Let "guided" go on with bounds however much work that is."""
-    changes = [(guided, "LATTICE_WORK", 0), (guided, "knows_nothing", lambda *_: False), (bounds, "LARGE", 0)]
+def insisting(corridors: bool = False) -> Iterator[None]:
+    """Let "guided" go on with bounds however much work that is, and look for a corridor everywhere."""
+    changes: list[tuple] = [(guided, "LATTICE_WORK", 0), (guided, "knows_nothing", lambda *_: False), (bounds, "LARGE", 0)]
+    if corridors:
+        changes += [(guided, "is_worth_it", lambda *_: True), (corridor, "CORRIDOR", 2.0)]
+        changes += [(corridor, "SMALL", corridor.LARGE), (corridor, "NARROW", math.exp(-40))]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     try:
         for module, name, value in changes:

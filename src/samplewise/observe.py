@@ -27,6 +27,7 @@ class GroupReport:
         method: that computed the group, "tiled", "guided", "samplewise" or "batched".
         first, stop: its utterances, first..stop-1 of the batch.
         nodes: of their lattices, without padding.
+        visited_nodes: that were looked at, whose emissions or bounds were made: all, unless a corridor left the others out.
         exact_nodes: whose emissions came from the whole softmax.
         active_nodes: whose gradients were made; None where no gradient was asked for.
         rounds: in which the exact nodes were found; 0 where all were exact from the start.
@@ -37,9 +38,10 @@ class GroupReport:
 
     def __init__(
         self, method: str, first: int, stop: int, nodes: int, exact_nodes: int | Tensor, active_nodes: int | Tensor | None,
-        rounds: int, bound: float | Tensor,
+        rounds: int, bound: float | Tensor, visited_nodes: int | None = None,
     ) -> None:  # fmt: skip
         self.method, self.first, self.stop, self.nodes, self.rounds = method, first, stop, nodes, rounds
+        self.visited_nodes = nodes if visited_nodes is None else visited_nodes
         self._exact_nodes, self._active_nodes, self._bound = exact_nodes, active_nodes, bound
 
     @property
@@ -71,6 +73,7 @@ class GroupReport:
     def __repr__(self) -> str:
         return (
             f"GroupReport(method={self.method!r}, first={self.first}, stop={self.stop}, nodes={self.nodes}, "
+            f"visited_nodes={self.visited_nodes}, "
             f"exact_nodes={self.exact_nodes}, active_nodes={self.active_nodes}, rounds={self.rounds}, bound={self.bound:.1e})"
         )
 
@@ -88,6 +91,11 @@ class _Groups:
     @property
     def nodes(self) -> int:
         return sum(group.nodes for group in self.groups)
+
+    @property
+    def visited_share(self) -> float | None:
+        """Share of all nodes that were looked at, exactly or by bounds; None where there was no call."""
+        return sum(group.visited_nodes for group in self.groups) / self.nodes if self.groups else None
 
     @property
     def exact_share(self) -> float | None:
@@ -113,11 +121,12 @@ class _Groups:
     def _figures(self) -> str:
         if not self.groups:
             return "nothing computed"
+        visited = "" if self.visited_share == 1 else f"{self.visited_share:.1%} visited, "
         ran = ", ".join(f"{method} {count}" for method, count in self.methods.items())
         active = "no gradients" if self.active_share is None else f"{self.active_share:.1%} active"
         return (
-            f"{_counted(len(self.groups), 'group')} ({ran}), {self.nodes} nodes: {self.exact_share:.1%} exact, {active}, "
-            f"at most {self.bound:.2g} of the probability outside, {_counted(self.rounds, 'round')}"
+            f"{_counted(len(self.groups), 'group')} ({ran}), {self.nodes} nodes: {visited}{self.exact_share:.1%} exact, "
+            f"{active}, at most {self.bound:.2g} of the probability outside, {_counted(self.rounds, 'round')}"
         )
 
 
@@ -240,7 +249,7 @@ def planned(workspace: int, first: int = 0) -> None:
 
 def report_group(
     method: str, first: int, stop: int, nodes: int, *, exact: int | Tensor | None = None, active: int | Tensor | None = None,
-    rounds: int = 0, bound: float | Tensor = 0.0,
+    rounds: int = 0, bound: float | Tensor = 0.0, visited: int | None = None,
 ) -> None:  # fmt: skip
     """What a group did; see `GroupReport`.
 
@@ -254,7 +263,7 @@ def report_group(
     active_nodes = None if active is None else _count(active)
     bound = bound.detach().amax() if isinstance(bound, Tensor) else bound
     first, stop = first + call._offset, stop + call._offset
-    call.groups.append(GroupReport(method, first, stop, nodes, exact_nodes, active_nodes, rounds, bound))
+    call.groups.append(GroupReport(method, first, stop, nodes, exact_nodes, active_nodes, rounds, bound, visited))
 
 
 def _count(nodes: int | Tensor) -> int | Tensor:

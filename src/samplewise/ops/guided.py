@@ -16,7 +16,7 @@ made exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +26,7 @@ from samplewise.kernels.layout import FRAMES, START, STRIDE
 from samplewise.observe import report_group
 from samplewise.ops import buffers, tiled
 from samplewise.ops.bounds import Slack, Whole, bound
+from samplewise.ops.corridor import Corridor, find, is_worth_it
 from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, forward_tile, gradient_pass
@@ -46,10 +47,15 @@ MARGIN = 1 / 8  # of what may be outside: what a selection leaves out where emis
 class Exact:
     """Nodes of a piece whose emissions are exact, and their occupancies under the last lattice, each (K,)."""
 
-    nodes: Tensor  # ascending, of the group
+    places: Tensor  # ascending, in the piece
     emissions: Emissions
     gamma_blank: Tensor
     gamma_label: Tensor
+
+    @classmethod
+    def of(cls, places: Tensor, emissions: Emissions) -> Exact:
+        none = emissions.lp_blank.new_empty(0)
+        return cls(places, emissions, none, none)
 
 
 @dataclass
@@ -62,7 +68,7 @@ class Band:
     slack: Slack
     tile: Tile
     kept: Kept | None
-    pieces: list[Piece]
+    pieces: Sequence[Piece | Corridor]
     buffers: Tensor  # (4, nodes of the largest piece)
     classes: list[Tensor | None]  # of each piece's stretches, once they are chosen
     exact: list[list[Exact]]  # of each piece
@@ -75,11 +81,30 @@ class Band:
         slack = Slack.of(problem, group, whole)
         return cls(problem, group, whole, slack, tile, kept, pieces, floats, [None] * len(pieces), [[] for _ in pieces])
 
+    def narrow(self, limit: float) -> None:
+        """Leave out what is known to have no more than a part of the limit, if that is most of the nodes."""
+        if not hasattr(self.problem.kernels, "sweep") or not is_worth_it(self.group):
+            return
+        classes, exact, corridor = find(
+            self.problem, self.group, self.whole, self.slack, self.tile, self.kept, self.buffers, limit
+        )
+        if corridor is not None:
+            self.pieces, self.exact, self.filled = [corridor], [[]], 0
+        elif len(self.pieces) == 1:
+            self.classes = [classes]
+        for piece, parts in zip(self.pieces, self.exact, strict=True):
+            if exact is not None:
+                places = piece.places_of(exact.nodes)
+                here = places >= 0
+                parts.append(Exact.of(places[here], Emissions(*(part[here] for part in exact.emissions))))
+        if corridor is not None and exact is not None:
+            self.put(self.fill(0), self.exact[0][0])
+
     def fill(self, i: int) -> list[Tensor]:
         """Both emissions of piece i, and room for both of its occupancies."""
         piece = self.pieces[i]
         views = [buffer[: piece.nodes] for buffer in self.buffers]
-        if self.filled != i:
+        if self.filled != i and isinstance(piece, Piece):
             table = self.group.table
             if len(self.pieces) > 1:
                 table = table.clone()
@@ -88,69 +113,79 @@ class Band:
                 self.problem, self.group, self.whole, self.slack, self.tile, piece.frames, table, self.classes[i], *views[:2]
             )
             for part in self.exact[i]:
-                self.put(views, piece, part)
+                self.put(views, part)
             self.filled = i
         return views
 
-    def put(self, views: list[Tensor], piece: Piece, part: Exact) -> None:
-        at = part.nodes - piece.first
-        views[0][at], views[1][at] = part.emissions.lp_blank, part.emissions.lp_label
+    def put(self, views: list[Tensor], part: Exact) -> None:
+        views[0][part.places], views[1][part.places] = part.emissions.lp_blank, part.emissions.lp_label
 
-    def make_exact(self, i: int, nodes: Tensor) -> None:
-        """Exact emissions for nodes of piece i, which is filled."""
-        if nodes.numel():
-            found = Emissions.empty(nodes.numel(), self.problem)
+    def make_exact(self, i: int, places: Tensor) -> None:
+        """Exact emissions for places of piece i, which is filled."""
+        if places.numel():
+            found = Emissions.empty(places.numel(), self.problem)
+            nodes = self.pieces[i].nodes_of(places)
             emission_pass(self.problem, self.group, nodes, self.tile, found, self.kept, packed=True)
-            none = found.lp_blank.new_empty(0)
-            self.exact[i].append(Exact(nodes, found, none, none))
-            self.put(self.fill(i), self.pieces[i], self.exact[i][-1])
+            self.exact[i].append(Exact.of(places, found))
+            self.put(self.fill(i), self.exact[i][-1])
+
+    @property
+    def visited_nodes(self) -> int:
+        only = self.pieces[0]
+        return only.visited if isinstance(only, Corridor) else self.group.nodes
 
     @property
     def exact_nodes(self) -> int:
-        return sum(part.nodes.numel() for parts in self.exact for part in parts)
+        return sum(part.places.numel() for parts in self.exact for part in parts)
 
     def lattices(self, losses: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
         """Each piece's number, emissions and occupancies under the emissions as they are now; the losses (G,) are known before
         the first of them. A piece may be made more exact while it is one's own turn: that shows in the next lattices."""
-        ones = torch.ones_like(losses)
+        ones, only = torch.ones_like(losses), self.pieces[0]
         if len(self.pieces) == 1:
             views = self.fill(0)
-            self.problem.kernels.lattice(*views[:2], self.group.table, ones, losses, *views[2:])
+            if isinstance(only, Corridor):
+                self.problem.kernels.interval_lattice(*views[:2], self.group.table, only.rows, losses, *views[2:])
+            else:
+                self.problem.kernels.lattice(*views[:2], self.group.table, ones, losses, *views[2:])
             yield 0, views
             return
-        edges = Edges(self.problem, self.group)
-        for i, piece in enumerate(self.pieces):
+        edges, pieces = Edges(self.problem, self.group), [piece for piece in self.pieces if isinstance(piece, Piece)]
+        for i, piece in enumerate(pieces):
             edges.forward(self.problem, piece, *self.fill(i)[:2])
         losses.copy_(edges.loss)
-        for i in range(len(self.pieces) - 1, -1, -1):
+        for i in range(len(pieces) - 1, -1, -1):
             views = self.fill(i)
-            edges.backward(self.problem, self.pieces[i], views[0], views[1], losses[0], ones[0], views[2], views[3])
+            edges.backward(self.problem, pieces[i], views[0], views[1], losses[0], ones[0], views[2], views[3])
             yield i, views
 
-    def outside(self, i: int, views: list[Tensor]) -> Tensor:
-        """(G,) the occupancy outside the exact nodes of piece i, summed: paths that pass there have no larger a share."""
+    def outside(self, i: int, views: list[Tensor], losses: Tensor) -> Tensor:
+        """(G,) the occupancy outside the exact nodes of piece i, summed, and what the paths have that leave it, if it is a
+        corridor: paths that are not within the exact nodes have no larger a share."""
         piece, occupancy = self.pieces[i], views[2] + views[3]
         for part in self.exact[i]:
-            occupancy.index_fill_(0, part.nodes - piece.first, 0.0)
+            occupancy.index_fill_(0, part.places, 0.0)
+        if isinstance(piece, Corridor):
+            sums = [occupancy[first:stop].sum(dtype=torch.float64) for first, stop in piece.places.tolist()]
+            return torch.stack(sums) + piece.left * losses.exp()
         sizes = piece.table[:, FRAMES] * piece.table[:, STRIDE]
         return torch.segment_reduce(occupancy, "sum", lengths=sizes, unsafe=True)
 
     def missing(self, i: int, views: list[Tensor], losses: Tensor, share: float) -> Tensor:
-        """Nodes of piece i that are not exact and are among the fewest that leave such a share of the occupancy outside."""
+        """Places of piece i that are not exact and are among the fewest that leave such a share of the occupancy outside."""
         piece = self.pieces[i]
         found = self.problem.kernels.select(*views[2:], piece.table, losses, share)
         if self.exact[i]:
             lacks = torch.ones(piece.nodes, dtype=torch.bool, device=found.device)
             for part in self.exact[i]:
-                lacks[part.nodes - piece.first] = False
+                lacks[part.places] = False
             found = found[lacks[found]]
-        return found + piece.first
+        return found
 
     def note(self, i: int, views: list[Tensor]) -> None:
         """Keep the occupancies of the exact nodes of piece i."""
         for part in self.exact[i]:
-            at = part.nodes - self.pieces[i].first
-            part.gamma_blank, part.gamma_label = views[2][at], views[3][at]
+            part.gamma_blank, part.gamma_label = views[2][part.places], views[3][part.places]
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
@@ -185,7 +220,7 @@ def run_group(
         active = gradient(band, weights[here], losses[here], gradients, tolerance * LEFT_OUT)
     report_group(
         "guided", group.first, group.stop, group.nodes, exact=band.exact_nodes, active=active, rounds=settled[0],
-        bound=settled[1],
+        bound=settled[1], visited=band.visited_nodes,
     )  # fmt: skip
     return True
 
@@ -209,11 +244,12 @@ def settle(band: Band, losses: Tensor, limit: float, most: int) -> tuple[int, fl
     everything, work = band.group.nodes, band.problem.weight.numel() + NODE_WORK
     frames, labels = (size[band.group.first : band.group.stop] for size in band.problem.lengths)
     share = limit * MARGIN / max(t + u for t, u in zip(frames, labels, strict=True))  # an utterance's occupancies sum to T + U
+    band.narrow(limit * MARGIN)
     for rounds in range(MOST_ROUNDS + 1):
         outside = torch.zeros_like(losses)
         for i, views in band.lattices(losses):
             if rounds:
-                outside += band.outside(i, views)
+                outside += band.outside(i, views, losses)
                 band.note(i, views)
             last = i == 0  # of the pieces on the way back, and the only one where all utterances are whole
             if last and rounds and (largest := float(outside.max())) <= limit:
@@ -231,11 +267,12 @@ def settle(band: Band, losses: Tensor, limit: float, most: int) -> tuple[int, fl
 def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, tolerance: float) -> int:
     """Gradients from the exact nodes that carry all but the tolerance of the occupancy; returns how many they are."""
     problem, group = band.problem, band.group
-    parts = [part for parts in band.exact for part in parts if part.gamma_blank.numel()]
-    nodes, order = torch.cat([part.nodes for part in parts]).sort()
-    denominator = torch.cat([part.emissions.log_denominator for part in parts])[order]
+    pairs = zip(band.pieces, band.exact, strict=True)
+    parts = [(piece.nodes_of(part.places), part) for piece, parts in pairs for part in parts if part.gamma_blank.numel()]
+    nodes, order = torch.cat([nodes for nodes, _ in parts]).sort()
+    denominator = torch.cat([part.emissions.log_denominator for _, part in parts])[order]
     by_blank, by_label = (
-        torch.cat(gammas)[order] for gammas in zip(*((p.gamma_blank, p.gamma_label) for p in parts), strict=True)
+        torch.cat(gammas)[order] for gammas in zip(*((p.gamma_blank, p.gamma_label) for _, p in parts), strict=True)
     )
     starts = torch.cat((group.table[:, START], group.table.new_full((1,), group.nodes)))
     place = torch.searchsorted(nodes, starts)  # where each utterance's nodes begin

@@ -30,6 +30,13 @@ class Piece:
     def nodes(self) -> int:
         return self.stop - self.first
 
+    def nodes_of(self, places: Tensor) -> Tensor:
+        return places + self.first
+
+    def places_of(self, nodes: Tensor) -> Tensor:
+        """-1 for nodes that are not here."""
+        return torch.where((nodes >= self.first) & (nodes < self.stop), nodes - self.first, -1)
+
 
 def pieces_of(group: Group, whole: int) -> list[Piece]:
     """The group in one piece, or its one utterance in several if it has more than `whole` nodes."""

@@ -25,6 +25,7 @@ SMALLEST_GUIDED = 1 << 13  # nodes of a guided group, if not all that there are
 KEPT_CLASSES = 512  # of fewer, z and h are made again sooner than they are written and read back; measured on a CPU
 EXACT_NODE = 24 + 2 * 4 + 2 * 4  # bytes of an exact node: in two lists, its emissions, its occupancies
 PIECE = 1 << 17  # nodes of a piece of an utterance that is too long to hold floats for all of its nodes, or more
+CORRIDOR = 0.3  # of the nodes: a corridor of more is no less work than all of them; measured
 WIDE = 0.85  # of the nodes: exact emissions on so many are no less work than on all
 CERTAIN_WORK, SMALL_WORK = (
     100_000,

@@ -1,13 +1,16 @@
-"""CPU kernels compiled by numba. Same names and argument order as `kernels.eager`; `exponentials` is numba's alone."""
+"""CPU kernels compiled by numba. Same names and argument order as `kernels.eager`; `exponentials`, `interval_lattice` and
+`sweep` are numba's alone."""
 
 from samplewise.kernels.numba.bounds import bounds
+from samplewise.kernels.numba.corridor import sweep
 from samplewise.kernels.numba.emission import emission, emission_gradient
 from samplewise.kernels.numba.exponentials import exponentials
+from samplewise.kernels.numba.intervals import interval_lattice
 from samplewise.kernels.numba.joint import joint, joint_gradient
 from samplewise.kernels.numba.lattice import backward_piece, forward_piece, lattice
 from samplewise.kernels.numba.occupancy import locate, select
 
 __all__ = [
-    "backward_piece", "bounds", "emission", "emission_gradient", "exponentials", "forward_piece", "joint",
-    "joint_gradient", "lattice", "locate", "select",
+    "backward_piece", "bounds", "emission", "emission_gradient", "exponentials", "forward_piece", "interval_lattice",
+    "joint", "joint_gradient", "lattice", "locate", "select", "sweep",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """Inner products of a panel of nodes, written as LLVM vectors: their sums stay in registers from the first feature to the last.
 
-A panel is LANES nodes, one a lane; its joint encodings are z (D, LANES). A loop over features that numba vectorises keeps such
-sums in memory, and is three to ten times slower. LLVM cuts the vectors to what the processor has.
+A panel is LANES nodes, one a lane; its joint encodings are z (D, LANES). What its nodes bring along, encodings or weights of
+their own, lies in VECTORS blocks (D, WIDTH), so that a panel may begin at any block. A loop over features that numba vectorises
+keeps such sums in memory, and is three to ten times slower. LLVM cuts the vectors to what the processor has.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ class Panel:
         loaded = self.builder.load(self.place(array, index, offset))
         loaded.align = self.align
         return loaded
+
+    def load_block(self, array: int, feature: Any, block: int) -> Any:
+        """The vector of a feature in a block (D, WIDTH) of the panel's own."""
+        first = self.builder.mul(self.depth, INDEX(block * WIDTH))
+        return self.load(array, self.builder.add(first, self.builder.mul(feature, INDEX(WIDTH))))
 
     def store(self, vector: Any, array: int, index: Any, offset: int = 0) -> None:
         self.builder.store(vector, self.place(array, index, offset)).align = self.align
@@ -99,17 +105,19 @@ def rows_times_panel(typingctx, z, weight, out, depth):
 
 @intrinsic
 def own_times_panel(typingctx, z, weight, out, depth):
-    """out (LANES,) = sum over d of weight[d] z[d], both (D, LANES): every node has its own row; ROWS divides D."""
+    """out (LANES,) = sum over d of weight[:, d] z[d], for weight (VECTORS, D, WIDTH) and z (D, LANES): every node has its own
+    row; ROWS divides D."""
 
     def code(context, builder, signature, arguments):
         panel = Panel(context, builder, signature, arguments)
 
         def body(d, sums):
             at = builder.mul(d, INDEX(LANES))
-            return [
-                panel.multiply_add(panel.load(0, at, i * WIDTH), panel.load(1, at, i * WIDTH), total)
-                for i, total in enumerate(sums)
-            ]
+            found = []
+            for i, total in enumerate(sums):
+                row = panel.load_block(1, builder.add(d, INDEX(i // VECTORS)), i % VECTORS)
+                found.append(panel.multiply_add(panel.load(0, at, i * WIDTH), row, total))
+            return found
 
         sums = panel.loop(ROWS * VECTORS, ROWS, body)
         for v in range(VECTORS):
@@ -123,7 +131,7 @@ def own_times_panel(typingctx, z, weight, out, depth):
 
 
 def _of_exponentials(finish: Callable[[Any, Panel, Any], Any]):
-    """The kernel z[d] = finish(1 / (1 + row[d] panel[d])) for a row (D,) and a panel (D, LANES) of exponentials."""
+    """The kernel z[d] = finish(1 / (1 + row[d] panel[:, d])) for a row (D,) and a panel (VECTORS, D, WIDTH) of exponentials."""
 
     @intrinsic
     def act(typingctx, row, exponentials, z, depth):
@@ -133,7 +141,7 @@ def _of_exponentials(finish: Callable[[Any, Panel, Any], Any]):
             def body(d, _):
                 e, at = panel.spread(0, d), builder.mul(d, INDEX(LANES))
                 for v in range(VECTORS):
-                    product = builder.fmul(e, panel.load(1, at, v * WIDTH))
+                    product = builder.fmul(e, panel.load_block(1, d, v))
                     too_large = builder.fcmp_ordered(">", product, panel.constant(LARGEST))
                     product = builder.select(too_large, panel.constant(LARGEST), product)
                     below = builder.fadd(product, panel.constant(1.0))

@@ -1,0 +1,126 @@
+"""Bounds of a panel of nodes: LANES neighbouring labels at one frame, one a lane.
+
+The formula is in `kernels/eager/bounds.py`. Joint encodings stay in the nearest cache, inner products in registers. What the
+labels bring along, their encodings and the rows of the output layer that are their own, lies in blocks (D, WIDTH).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from samplewise.kernels.numba import scalars as s
+from samplewise.kernels.numba import vectors
+
+LANES, WIDTH, VECTORS, ROWS = vectors.LANES, vectors.WIDTH, vectors.VECTORS, vectors.ROWS
+NUMERIC = {"contract", "nsz"}
+
+
+@njit(error_model="numpy", nogil=True)
+def scratch(depth, count, like):
+    """What `frame` needs besides, of the dtype of `like`."""
+    real = like.dtype
+    return (
+        np.zeros(depth, dtype=real), np.zeros((depth, LANES), dtype=real), np.empty((count, LANES), dtype=real),
+        np.empty(LANES, dtype=real), np.empty(LANES, dtype=real), np.empty(LANES, dtype=real), np.empty(LANES, dtype=real),
+    )  # fmt: skip
+
+
+@njit(fastmath={"contract"}, error_model="numpy", nogil=True)
+def frame(
+    encoding, panel, own_rows, activation, dim, panels, row_bias, own_bias, counted, count, rest, slack, work, by_blank,
+    by_label,
+):  # fmt: skip
+    """Bounds (LANES,) of both emissions at a frame. encoding (D,); panel and own_rows (VECTORS, depth, WIDTH); panels
+    (R/4, depth, 4) are the rows of the classes, of which there are `count`, the sum of all others last; own_bias and counted
+    (LANES,) as in `_finish`."""
+    row, z, scores, own, top, total, mean = work
+    depth = z.shape[0]
+    if activation == s.TANH_OF_EXPONENTIALS or activation == s.SIGMOID_OF_EXPONENTIALS:
+        for d in range(dim):
+            row[d] = s.load(encoding[d])
+        if activation == s.TANH_OF_EXPONENTIALS:
+            vectors.tanh_of_exponentials(row, panel, z, depth)
+        else:
+            vectors.sigmoid_of_exponentials(row, panel, z, depth)
+    else:
+        for v in range(VECTORS):
+            _act(encoding, panel[v, :dim], activation, z[:, v * WIDTH : (v + 1) * WIDTH])
+    for k in range(panels.shape[0]):
+        vectors.rows_times_panel(z, panels[k], scores[k * ROWS : (k + 1) * ROWS], depth)  # type: ignore
+    vectors.own_times_panel(z, own_rows, own, depth)  # type: ignore
+    _finish(scores, own, row_bias, own_bias, counted, count, rest, slack, top, total, mean, by_blank, by_label)
+
+
+@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
+def _act(row, block, activation, z):
+    """z (D, WIDTH) of one frame by the plain activation."""
+    for d in range(block.shape[0]):
+        e, p, o = s.load(row[d]), block[d], z[d]
+        if activation == s.TANH:
+            for i in range(WIDTH):
+                o[i] = s.tanh(e + p[i])
+        elif activation == s.RELU:
+            for i in range(WIDTH):
+                x = e + p[i]
+                o[i] = s.type_of(x, 0.0) if x < s.type_of(x, 0.0) else x
+        elif activation == s.SIGMOID:
+            for i in range(WIDTH):
+                o[i] = s.sigmoid(e + p[i])
+        elif activation == s.GELU:
+            for i in range(WIDTH):
+                x = e + p[i]
+                o[i] = x * s.normal_cdf(x)
+        elif activation == s.SILU:
+            for i in range(WIDTH):
+                x = e + p[i]
+                o[i] = x * s.sigmoid(x)
+        else:
+            for i in range(WIDTH):
+                o[i] = e + p[i]
+
+
+@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
+def _logarithms(x):
+    """log of a vector of positive numbers, in place; float32 by a series that vectorises."""
+    for i in range(x.size):
+        x[i] = s.log(x[i])
+
+
+@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
+def _finish(scores, own, row_bias, own_bias, counted, count, rest, slack, top, total, mean, by_blank, by_label):
+    """From inner products (R, LANES) and (LANES,) to the bounds of LANES nodes. The last row is the sum of all other classes;
+    counted: 1 where the node's own label is one of these, 0 where it is among the rows already, or where there is none."""
+    one, nothing = s.type_of(rest, 1.0), s.type_of(rest, -np.inf)
+    for i in range(LANES):
+        left = rest - counted[i]
+        total[i] = left if left > one else one
+    _logarithms(total)
+    last, b = scores[count - 1], row_bias[count - 1]
+    for i in range(LANES):
+        left = rest - counted[i]
+        own[i] += own_bias[i]
+        subtracted = own[i] if counted[i] == one else s.type_of(rest, 0.0)
+        average = (last[i] + b - subtracted) / (left if left > one else one) + total[i]
+        mean[i] = average if left > s.type_of(rest, 0.5) else nothing
+        top[i] = mean[i]
+    for k in range(count - 1):
+        row, b = scores[k], row_bias[k]
+        for i in range(LANES):
+            row[i] += b
+            top[i] = row[i] if row[i] > top[i] else top[i]
+    for i in range(LANES):
+        x = own[i] if counted[i] == one else nothing
+        top[i] = x if x > top[i] else top[i]
+        total[i] = s.exp(mean[i] - top[i]) + s.exp(x - top[i])
+    for k in range(count - 1):
+        row = scores[k]
+        for i in range(LANES):
+            total[i] += s.exp(row[i] - top[i])
+    _logarithms(total)
+    row = scores[0]
+    for i in range(LANES):
+        x = (row[i] - top[i]) - total[i] + slack
+        by_blank[i] = s.type_of(x, 0.0) if x > s.type_of(x, 0.0) else x
+        x = (own[i] - top[i]) - total[i] + slack
+        by_label[i] = s.type_of(x, 0.0) if x > s.type_of(x, 0.0) else x
