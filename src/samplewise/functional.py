@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import checks
-from samplewise.errors import TransducerError
 from samplewise.ops.joint_module import JointCall, JointLoss
 from samplewise.ops.logits import rnnt
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, wide_dtype
 from samplewise.ops.transducer import Options, transducer_each, transducer_sum
 from samplewise.plan.budget import parse_budget
 from samplewise.vocabulary import SampledVocabulary, check_vocabulary
+
+LARGEST_BUDGET = 2**63 - 1  # that an operator takes
 
 
 def transducer_loss(
@@ -77,16 +78,13 @@ def transducer_loss(
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
     checks.check_encodings(encoder_out, predictor_out, weight, bias)
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
-    if tolerance is not None and not 0.0 <= tolerance < 1.0:
-        raise TransducerError(f"tolerance is {tolerance}; it must be in 0..1, 1 excluded")
-    checks.check_fastemit(fastemit_lambda)
     blank, classes, class_bias = checks.check_blank(blank, weight.shape[0]), None, None
     if vocabulary is not None:
         check_vocabulary(vocabulary, weight.shape[0], blank, encoder_out.shape[0])
         classes, class_bias = vocabulary.classes, vocabulary.log_weight
     options = Options(
-        blank, activation, method, parse_budget(memory_budget) or 0,
-        -1.0 if tolerance is None else float(tolerance), float(fastemit_lambda),
+        blank, activation, method, min(parse_budget(memory_budget) or 0, LARGEST_BUDGET),
+        checks.check_tolerance(tolerance), checks.check_fastemit(fastemit_lambda),
         _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite,
     )  # fmt: skip
     inputs = (encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, classes, class_bias)
@@ -135,7 +133,15 @@ def rnnt_loss(
     gradient = torch.is_grad_enabled() and logits.requires_grad
     blank = checks.check_blank(blank, logits.shape[3])
     losses = rnnt(
-        logits, targets, logit_lengths, target_lengths, blank, float(clamp), bool(fused_log_softmax), gradient, "keep"
+        logits,
+        targets,
+        logit_lengths,
+        target_lengths,
+        blank,
+        checks.check_number("clamp", clamp),
+        bool(fused_log_softmax),
+        gradient,
+        "keep",
     )[0]
     if reduction == "none":
         return losses
@@ -182,15 +188,13 @@ def joint_loss(
     """
     checks.check_choice("reduction", reduction, checks.REDUCTIONS)
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
+    checks.check_joint(joint)
     checks.check_three_dimensional(encoder_out=encoder_out, predictor_out=predictor_out)
     checks.same_size("predictor_out", predictor_out.shape[0], "utterances", "encoder_out", encoder_out.shape[0])
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
-    learned = {name: parameter for name, parameter in joint.named_parameters() if parameter.requires_grad}
     weights = None if reduction == "none" else reduction_weights(reduction, target_lengths).to(encoder_out.device)
-    call = JointCall(joint, tuple(learned), blank, on_nonfinite)
-    return JointLoss.apply(
-        call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned.values()
-    )
+    call, learned = JointCall.of(joint, blank=blank, on_nonfinite=on_nonfinite)
+    return JointLoss.apply(call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned)
 
 
 def reduction_weights(reduction: str, target_lengths: Tensor) -> Tensor:

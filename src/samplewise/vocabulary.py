@@ -54,8 +54,9 @@ class SampledVocabulary:
         return find(rows, host)
 
     def restore(self, columns: Tensor) -> Tensor:
-        """Classes (B, U) of positions (B, U) among their row's classes: what `remap` undoes."""
-        return self.classes.expand(columns.shape[0], -1).gather(1, columns.to(self.classes))
+        """Classes (B, U) of positions (B, U) among their row's classes, -1 of -1: what `remap` undoes."""
+        columns = columns.to(self.classes)
+        return self.classes.expand(columns.shape[0], -1).gather(1, columns.clamp(min=0)).where(columns >= 0, -1)
 
 
 def sample_vocabulary(
@@ -155,8 +156,9 @@ def _draw(
 
     likely: (G, V) or (1, V) log weights, None if all are alike.
     """
+    size = min(size, always.shape[1])
     present = always.sum(1, keepdim=True)  # (G, 1)
-    sizes = present.clamp(min=min(size, always.shape[1]))  # (G, 1)
+    sizes = present.clamp(min=size)  # (G, 1)
     width = int(sizes.max())
     keys = torch.empty(always.shape, dtype=torch.float64, device=always.device).exponential_(generator=generator).log_().neg_()
     if likely is not None:
@@ -181,7 +183,7 @@ def _draw(
 def _present(labels: Tensor, scope: str, vocab_size: int, blank: int) -> Tensor:
     """(G, V) int8: 1 at blank and the labels. labels (B, U) on the host, -1 beyond the lengths."""
     rows = labels.reshape(1, -1) if scope == "batch" else labels
-    present = torch.zeros(rows.shape[0], vocab_size + 1, dtype=torch.int8)
+    present = torch.zeros(rows.shape[0], vocab_size + 1, dtype=torch.int8, device="cpu")
     present.scatter_(1, rows.masked_fill(rows < 0, vocab_size), 1)  # the spare column takes what is beyond
     present[:, blank] = 1
     return present[:, :vocab_size].contiguous()
@@ -236,19 +238,22 @@ def _check_arguments(
     targets: Tensor, vocab_size: int, size: int, scope: str, correction: str | None, ctc_log_probs: Tensor | None,
     ctc_lengths: Tensor | None, weights: Tensor | None, process_group: torch.distributed.ProcessGroup | None,
 ) -> None:  # fmt: skip
+    tensors = {"targets": targets, "ctc_log_probs": ctc_log_probs, "ctc_lengths": ctc_lengths, "weights": weights}
+    checks.check_tensors(**{name: x for name, x in tensors.items() if x is not None or name == "targets"})
     checks.check_choice("scope", scope, SCOPES)
     if correction is not None:
         checks.check_choice("correction", correction, CORRECTIONS)
     for name, number in (("vocab_size", vocab_size), ("size", size)):
-        if number < 1:
-            raise TransducerError(f"{name} is {number}; it must be 1 or more")
+        checks.check_whole(name, number, 1)
     if ctc_log_probs is not None and weights is not None:
         raise TransducerError("ctc_log_probs and weights both say how negatives are drawn; give one of them")
     if ctc_lengths is not None and ctc_log_probs is None:
         raise TransducerError("ctc_lengths is of use with ctc_log_probs only")
     if process_group is not None and scope != "batch":
         raise TransducerError('process_group makes one set for all ranks, which needs scope "batch"')
-    batch = targets.shape[0]
+    batch = len(targets)
+    if batch == 0:
+        raise TransducerError(f"nothing to do for 0 utterances: targets has shape {tuple(targets.shape)}")
     if ctc_log_probs is not None:
         if ctc_log_probs.dim() != 3 or ctc_log_probs.shape[0] != batch or ctc_log_probs.shape[2] != vocab_size:
             raise TransducerError(

@@ -260,21 +260,6 @@ def test_compile(reduction):
         torch.testing.assert_close(got, right)
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_one_backward(reduction):
-    problem = make()
-    logits = problem[0].requires_grad_()
-    loss = samplewise.rnnt_loss(logits, *problem[1:], reduction=reduction).sum()
-    loss.backward(retain_graph=True)
-    first = logits.grad.clone()
-    with pytest.raises(TransducerError, match="already backpropagated"):
-        loss.backward()
-    assert torch.equal(logits.grad, first)
-    loss = samplewise.rnnt_loss(logits, *problem[1:], reduction=reduction).sum()
-    with pytest.raises(TransducerError, match="double backward"):
-        torch.autograd.grad(loss, logits, create_graph=True)
-
-
 def test_logits_are_left_as_they_were():
     problem = make()
     kept = copy.deepcopy(problem)

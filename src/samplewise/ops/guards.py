@@ -7,19 +7,32 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from samplewise.errors import TransducerError
+from samplewise.errors import BackwardError, TransducerError
+
+
+def one_upstream(upstream: Tensor) -> None:
+    """Refuse a batch of upstream gradients at once."""
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(upstream):
+        raise BackwardError(
+            'is_grads_batched and vectorize are not supported here; transducer_loss with reduction="none" and rnnt_loss have them'
+        )
+
+
+def first_derivative() -> None:
+    """Refuse a gradient of a gradient."""
+    if torch.is_grad_enabled():
+        raise BackwardError(
+            "double backward is not supported: the loss gives first derivatives alone (create_graph=True was asked for)"
+        )
 
 
 def once(ctx) -> None:
     """Refuse a gradient of a gradient, and a second backward over the same graph: the first one has used up the gradients."""
-    if torch.is_grad_enabled():
-        raise TransducerError(
-            "double backward is not supported: the loss gives first derivatives alone (create_graph=True was asked for)"
-        )
+    first_derivative()
     if getattr(ctx, "used", False):
-        raise TransducerError(
+        raise BackwardError(
             "this loss was already backpropagated: its gradients are handed out once, so call the loss again instead of "
-            "retain_graph=True"
+            'retain_graph=True, or ask for reduction="none", which can be backpropagated again'
         )
     ctx.used = True
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.kernels.layout import padded_table
-from samplewise.ops.guards import finish_nonfinite, once
+from samplewise.ops.guards import finish_nonfinite, first_derivative
 from samplewise.ops.problem import real_dtype, wide_dtype
 
 ROWS = 4096  # rows of logits that a kernel is given at a time
@@ -127,7 +127,7 @@ def _setup(ctx, inputs, output):
 
 
 def _backward(ctx, upstream, *unused):
-    once(ctx)
+    first_derivative()
     return rnnt_gradient(*ctx.saved_tensors, upstream, ctx.blank, ctx.clamp, ctx.fused), *(None,) * 8
 
 

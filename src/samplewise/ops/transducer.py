@@ -17,7 +17,7 @@ from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.observe import calling, planned
 from samplewise.ops import batched, guided, sampled, samplewise, tiled
-from samplewise.ops.guards import finish_nonfinite, hold, once, release, scale_once
+from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
 from samplewise.ops.problem import (
     BIAS,
     ENCODER,
@@ -196,6 +196,7 @@ def _sum_backward(ctx, upstream, *unused):
     once(ctx)
     gradients: list[Tensor | None] = [None] * (INPUTS + 2 + len(Options._fields))
     if upstream is not None:
+        one_upstream(upstream)
         for i, (bit, gradient) in enumerate(zip(WANTED, release(ctx), strict=True)):
             if ctx.wanted & bit:
                 gradients[i] = scale_once(gradient, upstream).to(ctx.dtypes[i])
@@ -233,7 +234,7 @@ def _each_setup(ctx, inputs, output):
 
 
 def _each_backward(ctx, upstream):
-    once(ctx)
+    first_derivative()
     saved = iter(ctx.saved_tensors)
     inputs = [next(saved) if given else None for given in ctx.given]
     found = transducer_sum(*inputs, upstream, ctx.wanted, *ctx.options)[2:]
