@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import logging
 import math
 import operator
 import sys
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from samplewise.errors import TransducerError
+
+logger = logging.getLogger("samplewise")
 
 ACTIVATIONS = ("tanh", "relu", "sigmoid", "gelu", "silu", "identity")
 METHODS = ("auto", "batched", "samplewise", "tiled", "guided")
@@ -229,16 +233,41 @@ def check_values(
     batch, width = targets.shape
     parts = (encoder_lengths, target_lengths, targets.reshape(-1))
     host = torch.cat([part.detach().to(device=targets.device, dtype=torch.int64) for part in parts]).cpu()
-    frame_list, label_list = host[:batch].tolist(), host[batch : 2 * batch].tolist()
-    for b, (t, u) in enumerate(zip(frame_list, label_list, strict=True)):
-        if not 1 <= t <= frames:
-            raise TransducerError(f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} frames: it must be in 1..{frames}")
-        _check_target_length(b, u, width)
-        if u + 1 > tokens:
-            raise TransducerError(f"target_lengths[{b}] is {u}, which needs {u + 1} rows of {predictor}, but it has {tokens}")
-    if classes is not None:
-        _check_labels(host[2 * batch :].view(batch, width), torch.tensor(label_list, device="cpu"), classes, blank)
-    return Lengths(frame_list, label_list)
+    lengths = Lengths(host[:batch].tolist(), host[batch : 2 * batch].tolist())
+    most = min(width, tokens - 1)
+    exchangeable = all(t <= most and 1 <= u <= frames for t, u in zip(*lengths, strict=True)) and lengths[0] != lengths[1]
+    try:
+        for b, (t, u) in enumerate(zip(*lengths, strict=True)):
+            if not 1 <= t <= frames:
+                raise TransducerError(
+                    f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} frames: it must be in 1..{frames}"
+                )
+            _check_target_length(b, u, width)
+            if u > most:
+                raise TransducerError(
+                    f"target_lengths[{b}] is {u}, which needs {u + 1} rows of {predictor}, but it has {tokens}"
+                )
+        if classes is not None:
+            labels = host[2 * batch :].view(batch, width)
+            _check_labels(labels, host[batch : 2 * batch], classes, blank)
+            if exchangeable and bool((_within(labels, host[:batch]) == _are_labels(labels, classes, blank)).all()):
+                _warn_exchanged(lengths_name)
+    except TransducerError as error:
+        if exchangeable:
+            hint = f"As each other's they would fit: are {lengths_name} and target_lengths exchanged?"
+            raise TransducerError(f"{error}. {hint}") from None
+        raise
+    return lengths
+
+
+@functools.cache
+def _warn_exchanged(lengths_name: str) -> None:
+    """Once: it is not certain, for what lies beyond an utterance's labels may be anything."""
+    logger.warning(
+        "%s and target_lengths seem to be exchanged: the labels of every utterance end where %s says, not where target_lengths "
+        "does; lengths can be given by keyword",
+        lengths_name, lengths_name,
+    )  # fmt: skip
 
 
 def check_targets(targets: Tensor, target_lengths: Tensor, classes: int, blank: int) -> Tensor:
@@ -250,7 +279,7 @@ def check_targets(targets: Tensor, target_lengths: Tensor, classes: int, blank: 
     for b, u in enumerate(lengths.tolist()):
         _check_target_length(b, u, width)
     _check_labels(labels, lengths, classes, blank)
-    return labels.masked_fill(torch.arange(width, device="cpu")[None] >= lengths[:, None], -1)
+    return labels.masked_fill(~_within(labels, lengths), -1)
 
 
 def _check_target_length(b: int, labels: int, width: int) -> None:
@@ -258,9 +287,16 @@ def _check_target_length(b: int, labels: int, width: int) -> None:
         raise TransducerError(f"target_lengths[{b}] is {labels}, but targets holds {width} labels an utterance")
 
 
+def _within(targets: Tensor, lengths: Tensor) -> Tensor:
+    return torch.arange(targets.shape[1], device=targets.device)[None] < lengths[:, None]
+
+
+def _are_labels(targets: Tensor, classes: int, blank: int) -> Tensor:
+    return (targets >= 0) & (targets < classes) & (targets != blank)
+
+
 def _check_labels(targets: Tensor, lengths: Tensor, classes: int, blank: int) -> None:
-    used = torch.arange(targets.shape[1], device=targets.device)[None] < lengths[:, None]
-    wrong = used & ((targets < 0) | (targets >= classes) | (targets == blank))
+    wrong = _within(targets, lengths) & ~_are_labels(targets, classes, blank)
     if wrong.any():
         b, u = wrong.nonzero()[0].tolist()
         label = int(targets[b, u])

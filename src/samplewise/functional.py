@@ -97,7 +97,7 @@ def transducer_loss(
 
 def rnnt_loss(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int = -1, clamp: float = -1,
-    reduction: str = "mean", fused_log_softmax: bool = True,
+    reduction: str = "mean", fused_log_softmax: bool = True, *, fastemit_lambda: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """RNN-T loss of logits that already exist; the contract is that of `torchaudio.functional.rnnt_loss`.
 
@@ -110,6 +110,7 @@ def rnnt_loss(
         clamp: if positive, every element of each utterance's gradient is bounded to -clamp..clamp, before reduction.
         reduction: "none", "sum", "mean" (over the batch), "mean_volume" or "mean_target"; see `transducer_loss`.
         fused_log_softmax: False if `logits` are log-probabilities already; then only blank and label entries get gradients.
+        fastemit_lambda: as in `transducer_loss`; torchaudio's has none.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,).
@@ -131,18 +132,9 @@ def rnnt_loss(
     checks.check_logits(logits)
     checks.check_integers(targets, logit_lengths, target_lengths, logits.shape[0], "logit_lengths")
     gradient = torch.is_grad_enabled() and logits.requires_grad
-    blank = checks.check_blank(blank, logits.shape[3])
-    losses = rnnt(
-        logits,
-        targets,
-        logit_lengths,
-        target_lengths,
-        blank,
-        checks.check_number("clamp", clamp),
-        bool(fused_log_softmax),
-        gradient,
-        "keep",
-    )[0]
+    blank, clamp = checks.check_blank(blank, logits.shape[3]), checks.check_number("clamp", clamp)
+    options = (blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda))
+    losses = rnnt(logits, targets, logit_lengths, target_lengths, *options, gradient, "keep")[0]
     if reduction == "none":
         return losses
     return (losses * reduction_weights(reduction, target_lengths).to(losses)).sum()
@@ -151,7 +143,8 @@ def rnnt_loss(
 @torch.compiler.disable
 def joint_loss(
     joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
-    target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", on_nonfinite: str = "keep",
+    target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0,
+    on_nonfinite: str = "keep",
 ) -> Tensor:  # fmt: skip
     """Transducer loss of any joint network, utterance by utterance: one utterance's logits are the most that exists at a time.
 
@@ -161,7 +154,7 @@ def joint_loss(
             normalisation in training) sees one utterance at a time.
         encoder_out: (B, T, E) acoustic encodings.
         predictor_out: (B, U+1, P) label encodings; row u has seen u labels.
-        targets, encoder_lengths, target_lengths, blank, reduction, on_nonfinite: as in `transducer_loss`.
+        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite: as in `transducer_loss`.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of
@@ -193,7 +186,9 @@ def joint_loss(
     checks.same_size("predictor_out", predictor_out.shape[0], "utterances", "encoder_out", encoder_out.shape[0])
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
     weights = None if reduction == "none" else reduction_weights(reduction, target_lengths).to(encoder_out.device)
-    call, learned = JointCall.of(joint, blank=blank, on_nonfinite=on_nonfinite)
+    call, learned = JointCall.of(
+        joint, blank=blank, on_nonfinite=on_nonfinite, fastemit_lambda=checks.check_fastemit(fastemit_lambda)
+    )
     return JointLoss.apply(call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned)
 
 

@@ -1,4 +1,4 @@
-"""Which derivatives there are, of all three losses: one or many backwards, Jacobians, gradcheck; what there is not is refused."""
+"""Which derivatives all three losses have: one or many backwards, Jacobians, gradcheck; what they have not is refused."""
 
 import pytest
 import torch

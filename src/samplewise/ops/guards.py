@@ -14,7 +14,7 @@ def one_upstream(upstream: Tensor) -> None:
     """Refuse a batch of upstream gradients at once."""
     if not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(upstream):
         raise BackwardError(
-            'is_grads_batched and vectorize are not supported here; transducer_loss with reduction="none" and rnnt_loss have them'
+            "is_grads_batched and vectorize are for rnnt_loss and for transducer_loss with reduction='none' alone"
         )
 
 

@@ -32,6 +32,7 @@ class JointCall:
     places: tuple[tuple[str, int], ...]  # the name of each, and which of the parameters is there
     blank: int
     on_nonfinite: str
+    fastemit_lambda: float = 0.0
 
     @classmethod
     def of(cls, joint: nn.Module, **options) -> tuple[JointCall, list[nn.Parameter]]:
@@ -113,7 +114,7 @@ def run(
             blank = check_blank(call.blank, logits.shape[3])
             _check(integers, floats, logits.shape[3], blank)
         sample = [part[b : b + 1] for part in integers]
-        loss, *state = rnnt(logits.detach(), *sample, blank, -1.0, True, wanted, "keep")
+        loss, *state = rnnt(logits.detach(), *sample, blank, -1.0, True, call.fastemit_lambda, wanted, "keep")
         losses.append(loss)
         if wanted and weights is not None:
             d_logits = rnnt_gradient(logits.detach(), *sample, *state, weights[b : b + 1], blank, -1.0, True)
@@ -134,7 +135,7 @@ def run(
 def places_of(joint: nn.Module, named: Callable[..., Iterator[tuple[str, _T]]]) -> Iterator[tuple[str, _T]]:
     """Every place of a parameter or buffer by one name: of a module that has several names, only the first is used.
 
-    `functional_call` would put a tensor there once a name, and in the end put back what it found there the second time: its own.
+    `functional_call` would put a tensor there once a name, and in the end put back what it found the second time: its own.
     """
     for prefix, module in joint.named_modules():
         yield from named(module, prefix, recurse=False, remove_duplicate=False)
