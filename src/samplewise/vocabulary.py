@@ -20,6 +20,7 @@ from samplewise.errors import TransducerError
 logger = logging.getLogger("samplewise")
 
 SCOPES, CORRECTIONS = ("utterance", "batch"), ("logq",)
+UNSEEN = 0.01  # of the mean weight: what a class of weight 0 gets under "logq", which cannot correct for what is never drawn
 IMPOSSIBLE = -1000.0  # log weight of a class of weight 0 beside the heaviest: drawn when all others are, and all such alike
 KEYS_AT_ONCE = 1 << 22  # of a piece of a batch: (B, V) of them would be as large as what sampling is to save
 
@@ -80,7 +81,8 @@ def sample_vocabulary(
             posterior, summed over the frames of the utterance or of the batch. No gradient reaches them.
         ctc_lengths: (B,) frames of each utterance in `ctc_log_probs`, 0..T'; all T' by default.
         weights: (V,) or (B, V), not negative: negatives are drawn by these (unigram counts, for example). Without weights and
-            `ctc_log_probs` all are equally likely. Classes of weight 0 are drawn only when no others are left.
+            `ctc_log_probs` all are equally likely. Classes of weight 0 are drawn only when no others are left; with "logq",
+            which cannot be right on average about what is never drawn, they count as a hundredth of the mean weight.
         correction: "logq" divides exp(logit) of a negative by the probability q of its being drawn, which makes the softmax
             denominators right on average; None, the paper's form, leaves them too small.
         generator: draws come from it, and on its device; PyTorch's default generator otherwise.
@@ -113,7 +115,7 @@ def sample_vocabulary(
     step = rows if scope == "batch" else max(1, KEYS_AT_ONCE // vocab_size)
     for first in range(0, rows, step):
         some = slice(None) if scope == "batch" else slice(first, first + step)
-        likely = _log_weights(some, scope, ctc_log_probs, ctc_lengths, weights, process_group, vocab_size)
+        likely = _log_weights(some, scope, ctc_log_probs, ctc_lengths, weights, process_group, vocab_size, correction)
         always = _present(labels[some], scope, vocab_size, blank).to(device)
         if process_group is not None:
             torch.distributed.all_reduce(always, torch.distributed.ReduceOp.MAX, process_group)
@@ -191,7 +193,7 @@ def _present(labels: Tensor, scope: str, vocab_size: int, blank: int) -> Tensor:
 
 def _log_weights(
     some: slice, scope: str, ctc_log_probs: Tensor | None, ctc_lengths: Tensor | None, weights: Tensor | None,
-    process_group: torch.distributed.ProcessGroup | None, vocab_size: int,
+    process_group: torch.distributed.ProcessGroup | None, vocab_size: int, correction: str | None,
 ) -> Tensor | None:  # fmt: skip
     """(G, V) or (1, V) float64 log weights of some utterances, the heaviest 0; None if all are alike."""
     if ctc_log_probs is not None:
@@ -211,6 +213,8 @@ def _log_weights(
         mass = mass.sum(0, keepdim=True)
     if process_group is not None:
         torch.distributed.all_reduce(mass, group=process_group)
+    if correction == "logq":
+        mass = torch.where(mass > 0, mass, UNSEEN * mass.mean(1, keepdim=True))
     likely = mass.log()
     heaviest = likely.amax(1, keepdim=True)
     return (likely - heaviest.masked_fill(heaviest == -torch.inf, 0.0)).clamp_(min=IMPOSSIBLE)
