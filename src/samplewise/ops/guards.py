@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -61,8 +61,9 @@ def scale_once(gradient: Tensor, upstream: Tensor) -> Tensor:
     return gradient.mul_(upstream)
 
 
-def finish_nonfinite(losses: Tensor, on_nonfinite: str) -> Tensor:
-    """Keep losses (B,) that are not finite, replace them by zero, or raise an error that names their utterances."""
+def finish_nonfinite(losses: Tensor, on_nonfinite: str, reason: Callable[[int], str] = lambda b: "") -> Tensor:
+    """Keep losses (B,) that are not finite, replace them by zero, or raise an error that names their utterances, and says what
+    is wrong with each."""
     if on_nonfinite == "keep":
         return losses
     bad = ~torch.isfinite(losses)
@@ -70,7 +71,9 @@ def finish_nonfinite(losses: Tensor, on_nonfinite: str) -> Tensor:
         return losses.masked_fill(bad, 0.0)
     guilty = bad.nonzero()[:, 0].tolist()
     if guilty:
-        listed = ", ".join(f"utterance {b}: {losses[b].item()}" for b in guilty[:8])
+        listed = ", ".join(
+            f"utterance {b}: {losses[b].item()}" + (f", {why}" if (why := reason(b)) else "") for b in guilty[:8]
+        )
         more = f" and {len(guilty) - 8} more" if len(guilty) > 8 else ""
         raise TransducerError(f"{len(guilty)} of {len(losses)} losses are not finite ({listed}{more})")
     return losses

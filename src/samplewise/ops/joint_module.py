@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from samplewise.checks import Lengths, check_blank, check_values
 from samplewise.errors import TransducerError
+from samplewise.ops import reasons
 from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
 from samplewise.ops.logits import rnnt, rnnt_gradient
 from samplewise.ops.problem import gradient_dtype, real_dtype
@@ -102,6 +103,7 @@ def run(
     sums = [torch.zeros_like(x, dtype=real_dtype(x.dtype)) if n else None for x, n in zip(floats, need, strict=True)]
     lengths = _check(integers, floats, None, 0)
     losses: list[Tensor] = []
+    why: dict[int, str] = {}
     for b, (frames, labels) in enumerate(zip(*lengths, strict=True)):
         encodings = (floats[0][b : b + 1, :frames, None], floats[1][b : b + 1, None, : labels + 1])  # (1,T,1,D), (1,1,U+1,D)
         inputs = [x.detach().requires_grad_(n) for x, n in zip((*encodings, *floats[2:]), need, strict=True)]
@@ -116,6 +118,8 @@ def run(
         sample = [part[b : b + 1] for part in integers]
         loss, *state = rnnt(logits.detach(), *sample, blank, -1.0, True, call.fastemit_lambda, wanted, "keep")
         losses.append(loss)
+        if call.on_nonfinite == "raise" and not bool(torch.isfinite(loss)):
+            why[b] = reasons.of_module(call.joint, tensors, (inputs[0].detach(), inputs[1].detach()), b)
         if wanted and weights is not None:
             d_logits = rnnt_gradient(logits.detach(), *sample, *state, weights[b : b + 1], blank, -1.0, True)
             with torch.autocast(logits.device.type, enabled=False):  # as where backward is called outside autocast
@@ -129,7 +133,7 @@ def run(
                 if part is not None:  # of a loss that is not finite, nothing must reach the shared parameters
                     total += torch.where(torch.isfinite(loss), part, 0.0)
     gradients = [total.to(gradient_dtype(x.dtype)) for total, x in zip(sums, floats, strict=True) if total is not None]
-    return finish_nonfinite(torch.cat(losses), call.on_nonfinite), gradients
+    return finish_nonfinite(torch.cat(losses), call.on_nonfinite, lambda b: why.get(b, "")), gradients
 
 
 def places_of(joint: nn.Module, named: Callable[..., Iterator[tuple[str, _T]]]) -> Iterator[tuple[str, _T]]:
