@@ -43,7 +43,8 @@ def transducer_loss(
         memory_budget: bytes, or text such as "512MiB", for the workspace beyond inputs, outputs and gradients. The default is
             64 MiB on a CPU, or what the largest utterance needs.
         tolerance: share of each utterance's occupancy that the gradients may leave out; the default is the machine epsilon of
-            the dtype of the matrix products (a sixteenth of it in half precision), 0.0 leaves out nothing.
+            the dtype of the matrix products (a sixteenth of it in half precision), 0.0 leaves out nothing. Of sure models, with
+            less than one nat a frame or label, less is left out, down to a sixteenth (docs/methods.md).
         vocabulary: the classes of a sampled softmax, from `sample_vocabulary`; targets and blank stay those of all V classes.
             The loss is then an approximation, over these classes alone, and gradients reach only their rows of weight and bias.
         fastemit_lambda: weight of FastEmit, 0 or more, which makes streaming models emit labels earlier: what the gradients
@@ -60,7 +61,7 @@ def transducer_loss(
 
     Memory: workspace bounded by `memory_budget`; beyond it only the gradients themselves. Time: N D V multiply-adds for the
     losses of N = sum_b T_b (U_b + 1) nodes, and three times that for the nodes that carry the occupancy. A backward can be run
-    once. Source: Graves 2012 (arXiv 1211.3711); arXiv 2211.16270, Algorithm 1; FastEmit: arXiv 2010.11148.
+    once, with reduction "none" again and again; of vmap, torch.func and forward mode there is nothing. Source: Graves 2012 (arXiv 1211.3711); arXiv 2211.16270, Algorithm 1; FastEmit: arXiv 2010.11148.
 
     >>> import torch, samplewise
     >>> encoder_out, predictor_out = torch.randn(2, 50, 16), torch.randn(2, 11, 16)
