@@ -61,7 +61,9 @@ def transducer_loss(
 
     Memory: workspace bounded by `memory_budget`; beyond it only the gradients themselves. Time: N D V multiply-adds for the
     losses of N = sum_b T_b (U_b + 1) nodes, and three times that for the nodes that carry the occupancy. A backward can be run
-    once, with reduction "none" again and again; of vmap, torch.func and forward mode there is nothing. Source: Graves 2012 (arXiv 1211.3711); arXiv 2211.16270, Algorithm 1; FastEmit: arXiv 2010.11148.
+    once, with reduction "none" again and again; of vmap, torch.func and forward mode there is nothing.
+
+    Source: Graves 2012 (arXiv 1211.3711); arXiv 2211.16270, Algorithm 1; FastEmit: arXiv 2010.11148.
 
     >>> import torch, samplewise
     >>> encoder_out, predictor_out = torch.randn(2, 50, 16), torch.randn(2, 11, 16)
