@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import samplewise
-from samplewise import TransducerError
+from samplewise import TransducerError, checks
 from tests.problems import make
 
 METHODS = ("batched", "samplewise", "tiled", "guided")
@@ -126,3 +126,69 @@ def test_what_lies_beyond_the_lengths_is_not_checked():
     """Labels out of range and blanks in the padding of the targets are nobody's concern."""
     inputs = changed(targets=torch.tensor([[1, 2, 3], [-1, 0, 999], [4, 5, -(2**40)]]))
     assert torch.isfinite(samplewise.transducer_loss(**inputs))
+
+
+@pytest.fixture
+def warned_anew():
+    checks._warn_exchanged.cache_clear()
+    yield
+    checks._warn_exchanged.cache_clear()
+
+
+@pytest.mark.parametrize("padding, width", [(0, 12), (-1, 12), (99, 9), (5, 4)])
+def test_exchanged_lengths_that_cannot_be(padding, width):
+    """The padding would be read as labels, or a length is beyond its tensor: the error says what would fit."""
+    problem = make((9, 7, 8), (4, 2, 3), vocab=20, pad=(3, width - 4, width - 4))
+    used = torch.arange(width)[None] < problem.target_lengths[:, None]
+    right = problem.inputs | {"targets": problem.targets.where(used, padding)}
+    assert samplewise.transducer_loss(**right).isfinite()
+    swapped = right | {"encoder_lengths": right["target_lengths"], "target_lengths": right["encoder_lengths"]}
+    with pytest.raises(TransducerError, match="are encoder_lengths and target_lengths exchanged"):
+        samplewise.transducer_loss(**swapped)
+
+
+def test_exchanged_lengths_that_could_be(caplog, warned_anew):
+    """Within range and without padding that shows it as an error, labels that end at the other lengths are a warning, once."""
+    problem = make((4, 2, 3), (9, 7, 8), vocab=20, pad=(8, 0, 0))
+    used = torch.arange(9)[None] < problem.target_lengths[:, None]
+    right = problem.inputs | {"targets": problem.targets.where(used, 0)}
+    swapped = right | {"encoder_lengths": right["target_lengths"], "target_lengths": right["encoder_lengths"]}
+    samplewise.transducer_loss(**right)
+    assert not caplog.records
+    for _ in range(2):
+        samplewise.transducer_loss(**swapped)
+    assert ["seem to be exchanged" in record.message for record in caplog.records] == [True]
+    logits = torch.zeros(3, 12, 10, 20)
+    checks._warn_exchanged.cache_clear()
+    samplewise.rnnt_loss(logits, right["targets"], right["target_lengths"], right["encoder_lengths"], blank=0)
+    assert "logit_lengths and target_lengths seem to be exchanged" in caplog.records[-1].message
+
+
+@pytest.mark.parametrize("name", ["transducer_loss", "joint_loss", "rnnt_loss", "TransducerLoss", "Joiner", "Joiner.loss"])
+def test_lengths_by_keyword(name):
+    """In any order, in every public loss: the same as by position."""
+    problem = make((6, 4), (3, 2))
+    head, joiner = torch.nn.Linear(6, 11), samplewise.Joiner(6, 6, 5, 11)
+    encodings, logits = (problem.encoder_out, problem.predictor_out), torch.randn(2, 6, 4, 12)
+    function, first, frames = {
+        "transducer_loss": (samplewise.transducer_loss, (*encodings, problem.weight, None), "encoder_lengths"),
+        "joint_loss": (samplewise.joint_loss, (Product(head), *encodings), "encoder_lengths"),
+        "rnnt_loss": (samplewise.rnnt_loss, (logits,), "logit_lengths"),
+        "TransducerLoss": (samplewise.TransducerLoss(), (*encodings, problem.weight, None), "encoder_lengths"),
+        "Joiner": (joiner, encodings, "encoder_lengths"),
+        "Joiner.loss": (joiner.loss, encodings, "encoder_lengths"),
+    }[name]
+    by_position = function(*first, problem.targets, problem.encoder_lengths, problem.target_lengths)
+    by_keyword = function(
+        *first, **{"target_lengths": problem.target_lengths, frames: problem.encoder_lengths, "targets": problem.targets}
+    )
+    assert torch.equal(by_position, by_keyword)
+
+
+class Product(torch.nn.Module):
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, encoder_out, predictor_out):
+        return self.head(encoder_out * predictor_out)

@@ -142,3 +142,76 @@ def test_weights_that_are_not_finite(method):
     assert loss.isnan().all()
     with pytest.raises(TransducerError, match="2 of 2 losses"):
         samplewise.transducer_loss(**problem.replace(weight=weight).inputs, method=method, on_nonfinite="raise")
+
+
+@pytest.mark.parametrize("name", ["encoder_out", "predictor_out", "weight", "bias"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_error_names_the_tensor(name, value):
+    clean = make((6, 5, 7, 2), (3, 2, 0, 2), vocab=9, dim=5)
+    x = getattr(clean, name).clone()
+    place = (GUILTY, 1, 2)[-x.dim() :] if x.dim() > 1 else (2,)
+    x[place] = value
+    shown = f"{name}[1] is {value} at [1, 2]" if x.dim() == 3 else f"{name} is {value} at {list(place)}"
+    for reduction in ("none", "mean"):
+        with pytest.raises(TransducerError) as caught:
+            ours(clean.replace(**{name: x}), on_nonfinite="raise", reduction=reduction, activation="relu")
+        assert f"utterance 1: {'nan' if value != value else ''}" in str(caught.value) and shown in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "scales, activation, words",
+    [
+        (
+            {"encoder_out": 3e4, "predictor_out": 4e4},
+            "relu",
+            "in the joint encoding act(encoder_out + predictor_out) at frame ",
+        ),
+        ({"encoder_out": 300.0, "weight": 2000.0}, "relu", "in the scores weight @ act(encoder_out + predictor_out) at frame "),
+        ({"weight": 6e4}, "tanh", "in the scores weight @ act(encoder_out + predictor_out) at frame "),
+    ],
+)
+def test_half_precision_that_overflows(scales, activation, words):
+    """float16 ends at 65504; the error says in which tensor that is reached, and what to do."""
+    problem = make((6, 5), (3, 2), vocab=9, dim=5)
+    scaled = {name: getattr(problem, name).sign() * scale for name, scale in scales.items()}
+    problem = problem.replace(**scaled).to(torch.float16)
+    assert all(torch.isfinite(getattr(problem, name)).all() for name in FLOATS)
+    with pytest.raises(TransducerError) as caught:
+        ours(problem, on_nonfinite="raise", activation=activation)
+    assert words in str(caught.value) and "torch.float16 ends at 65504" in str(caught.value)
+    assert "use bfloat16 or float32" in str(caught.value)
+
+
+def test_a_weight_that_overflows_under_autocast():
+    problem = make((6, 5), (3, 2), vocab=9, dim=5)
+    problem = problem.replace(weight=problem.weight * 1e5)
+    with torch.autocast("cpu", torch.float16), pytest.raises(TransducerError, match=r"in weight are numbers up to .*float16"):
+        ours(problem, on_nonfinite="raise")
+
+
+class Deep(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.widen, self.output = torch.nn.Linear(5, 8), torch.nn.Linear(8, 9)
+        torch.nn.init.constant_(self.widen.weight, scale)
+
+    def forward(self, encoder_out, predictor_out):
+        return self.output(self.widen((encoder_out + predictor_out).abs()))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_joint_that_overflows(reduction):
+    """The first of its modules that gives what is not finite is named; encodings and parameters before it."""
+    problem = make((6, 5), (3, 2), vocab=9, dim=5)
+    inputs = {name: x for name, x in problem.inputs.items() if name not in ("weight", "bias")}
+
+    def message(joint, **changes):
+        with torch.autocast("cpu", torch.float16), pytest.raises(TransducerError) as caught:
+            samplewise.joint_loss(joint, **(inputs | changes), on_nonfinite="raise", reduction=reduction)
+        return str(caught.value)
+
+    assert "the output of joint.widen (Linear), torch.float16, holds inf: torch.float16 ends at 65504" in message(Deep(4e4))
+    dirty = problem.encoder_out.clone()
+    dirty[1, 2, 3] = float("nan")
+    assert "utterance 1: nan, encoder_out[1] is nan at [0, 2, 0, 3]" in message(Deep(1.0), encoder_out=dirty)
+    assert "joint.widen.weight is inf at [0, 0]" in message(Deep(float("inf")))

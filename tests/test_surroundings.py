@@ -106,3 +106,47 @@ def test_training_moves_down(reduction):
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.3 * losses[0] and all(after < before for before, after in itertools.pairwise(losses))
+
+
+class Joint(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(6, 11).double()
+
+    def forward(self, encoder_out, predictor_out):
+        return self.head(torch.tanh(encoder_out + predictor_out))
+
+
+def everything(problem, joint):
+    """A number from each public function, gradients included."""
+    integers = (problem.targets, problem.encoder_lengths, problem.target_lengths)
+    found = []
+    for reduction in ("none", "mean"):
+        value, gradients = ours(problem, reduction=reduction)
+        found += [value, *gradients.values()]
+        joint.zero_grad()
+        value = samplewise.joint_loss(joint, problem.encoder_out, problem.predictor_out, *integers, reduction=reduction)
+        value.sum().backward()
+        found += [value.detach(), joint.head.weight.grad.clone()]
+    logits = torch.tanh(problem.encoder_out[:, :, None] + problem.predictor_out[:, None]) @ problem.weight.T
+    found.append(samplewise.rnnt_loss(logits, *integers, blank=0, reduction="none"))
+    ctc = logits[:, :, 0].log_softmax(2)
+    for scope in ("batch", "utterance"):
+        for options in ({"ctc_log_probs": ctc, "ctc_lengths": integers[1]}, {"weights": problem.bias.abs()}, {}):
+            options["generator"] = torch.Generator("cpu").manual_seed(0)
+            sampled = samplewise.sample_vocabulary(integers[0], integers[2], 11, 7, scope=scope, correction="logq", **options)
+            found += [sampled.classes, sampled.log_weight, sampled.restore(sampled.remap(integers[0]))]
+            found.append(samplewise.transducer_loss(**problem.inputs, vocabulary=sampled))
+    return found
+
+
+def test_default_device():
+    """Where new tensors go by default does not matter to tensors that exist; "meta" stands for an accelerator here."""
+    problem, joint = make((9, 4), (3, 2), dtype=torch.float64), Joint()
+    right = everything(problem, joint)
+    torch.set_default_device("meta")
+    try:
+        found = everything(problem, joint)
+    finally:
+        torch.set_default_device(None)
+    assert all(x.device.type == "cpu" and torch.equal(x, y) for x, y in zip(found, right, strict=True))

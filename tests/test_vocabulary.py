@@ -213,20 +213,22 @@ def test_likely_negatives_come_from_the_ctc_head():
     assert torch.allclose(ctc_mass(log_probs, lengths).sum(1), lengths.double())
 
 
-@pytest.mark.parametrize("negatives", ["uniform", "weights", "zeros"])
+@pytest.mark.parametrize("negatives, size", [("uniform", 26), ("weights", 26), ("zeros", 26), ("zeros", 16), ("none", 16)])
 @pytest.mark.parametrize("scope", SCOPES)
-def test_the_corrected_softmax_denominator_is_right_on_average(negatives, scope):
+def test_the_corrected_softmax_denominator_is_right_on_average(negatives, size, scope):
     """The mean of sum over S of exp(h + log weight) over many draws is the sum over all classes, within its standard error."""
     g = torch.Generator().manual_seed(11)
     h = torch.randn(30, generator=g, dtype=torch.float64)
     weights = None if negatives == "uniform" else torch.rand(30, generator=g) ** 3 + 0.01
-    if negatives == "zeros":
+    if negatives == "zeros":  # 10 of 30 classes: of size 26 some of them must be drawn, of size 16 none
         weights[::3] = 0.0
+    if negatives == "none":
+        weights.zero_()
     draws = 20000 if scope == "utterance" else 1
     values = []
     for _ in range(1 if draws > 1 else 3000):
         one = torch.tensor([[4, 8]]).expand(draws, -1), torch.full((draws,), 2)
-        vocabulary = sample_vocabulary(*one, 30, 26, scope=scope, weights=weights, correction="logq", generator=g)
+        vocabulary = sample_vocabulary(*one, 30, size, scope=scope, weights=weights, correction="logq", generator=g)
         values.append((h[vocabulary.classes] + vocabulary.log_weight).exp().sum(1))
     values = torch.cat(values)
     assert values.std() > 0

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import logging
 import math
+import operator
+import sys
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from samplewise.errors import TransducerError
+
+logger = logging.getLogger("samplewise")
 
 ACTIVATIONS = ("tanh", "relu", "sigmoid", "gelu", "silu", "identity")
 METHODS = ("auto", "batched", "samplewise", "tiled", "guided")
@@ -24,18 +32,80 @@ class Lengths(NamedTuple):
     labels: list[int]
 
 
+def check_tensors(**tensors: object) -> None:
+    """That each is a tensor whose numbers are all here and are what PyTorch's autograd differentiates."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TransducerError(f"{name} is {_a(tensor)}; it must be a tensor, such as torch.as_tensor makes")
+        if tensor.layout != torch.strided:
+            raise TransducerError(f"{name} has layout {tensor.layout}; it must be dense")
+        if hasattr(tensor, "full_tensor"):
+            raise TransducerError(
+                f"{name} is a DTensor, of which this process has a part: call the loss inside the forward of the module that"
+                " fully_shard was given, where its parameters are whole, or give full_tensor() of it"
+            )
+        if not torch.compiler.is_compiling() and _is_transformed(tensor):
+            raise TransducerError(
+                f"{name} comes from vmap, a transform of torch.func or forward-mode differentiation: there are backward"
+                " derivatives by torch.autograd alone (grad, backward, functional.jacobian), and the batch is an argument's"
+                " first dimension"
+            )
+
+
+def _is_transformed(tensor: Tensor) -> bool:
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor) or forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def _a(value: object) -> str:
+    """What a value is, in an error message."""
+    if value is None:
+        return "None"
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def check_whole(name: str, value: object, least: int | None = None) -> int:
+    try:
+        whole = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TransducerError(f"{name} is {value!r}; it must be a whole number") from None
+    if least is not None and whole < least:
+        raise TransducerError(f"{name} is {whole}; it must be {least} or more")
+    return whole
+
+
+def check_number(name: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TransducerError(f"{name} is {value!r}; it must be a number") from None
+    return number
+
+
+def check_tolerance(tolerance: float | None) -> float:
+    """The tolerance, -1 for the default one."""
+    if tolerance is None:
+        return -1.0
+    number = check_number("tolerance", tolerance)
+    if not 0.0 <= number < 1.0:
+        raise TransducerError(f"tolerance is {tolerance}; it must be in 0..1, 1 excluded")
+    return number
+
+
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise TransducerError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
 
 
-def check_fastemit(fastemit_lambda: float) -> None:
-    if not 0.0 <= fastemit_lambda < math.inf:
+def check_fastemit(fastemit_lambda: float) -> float:
+    number = check_number("fastemit_lambda", fastemit_lambda)
+    if not 0.0 <= number < math.inf:
         raise TransducerError(f"fastemit_lambda is {fastemit_lambda}; it must be a number from 0 on")
+    return number
 
 
 def check_blank(blank: int, classes: int) -> int:
     """The blank's class in 0..V-1; negative numbers count from the end."""
+    blank = check_whole("blank", blank)
     if not -classes <= blank < classes:
         raise TransducerError(f"blank is {blank}, but there are {classes} classes: it must be in {-classes}..{classes - 1}")
     return blank + classes if blank < 0 else blank
@@ -43,6 +113,9 @@ def check_blank(blank: int, classes: int) -> int:
 
 def check_encodings(encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Shapes and dtypes of the float inputs: (B, T, D), (B, U+1, D), (V, D), (V,)."""
+    check_tensors(encoder_out=encoder_out, predictor_out=predictor_out, weight=weight)
+    if bias is not None:
+        check_tensors(bias=bias)
     for name, tensor, axes in (
         ("encoder_out", encoder_out, "(B, T, D)"),
         ("predictor_out", predictor_out, "(B, U+1, D)"),
@@ -69,12 +142,44 @@ def check_encodings(encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, 
 
 
 def check_three_dimensional(**tensors: Tensor) -> None:
+    check_tensors(**tensors)
     for name, tensor in tensors.items():
         if tensor.dim() != 3:
             raise TransducerError(f"{name} must be (B, length, features), but has shape {tuple(tensor.shape)}")
+        if tensor.shape[0] == 0:
+            raise TransducerError(f"nothing to do for 0 utterances: {name} has shape {tuple(tensor.shape)}")
+
+
+def check_joint(joint: object) -> None:
+    """That it is a module which takes two encodings, and whose parameters this process has whole."""
+    if not isinstance(joint, nn.Module):
+        raise TransducerError(
+            f"joint is {_a(joint)}; it must be an instance of nn.Module, whose parameters get gradients: write a module whose"
+            " forward(encoder_out, predictor_out) returns the logits"
+        )
+    try:
+        inspect.signature(joint.forward).bind(None, None)
+    except TypeError:
+        raise TransducerError(
+            f"the forward of {type(joint).__name__} takes {inspect.signature(joint.forward)}, but joint_loss calls"
+            " joint(encoder_out, predictor_out), on one utterance without padding: wrap it in a module whose forward takes"
+            " these two and returns the logits alone"
+        ) from None
+    except ValueError:  # a forward without a signature
+        pass
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # nothing is sharded by it where it is not loaded
+    kinds = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel) if fsdp is not None else ()
+    for name, module in joint.named_modules():
+        if isinstance(module, kinds):
+            raise TransducerError(
+                f"joint{name and f'.{name}'} is sharded by FSDP on its own, so gradients made utterance by utterance would not"
+                " reach its parameters: shard a module that contains both the joint and the call of joint_loss instead"
+            )
+    check_tensors(**{f"joint.{name}": parameter for name, parameter in joint.named_parameters()})
 
 
 def check_logits(logits: Tensor) -> None:
+    check_tensors(logits=logits)
     if logits.dim() != 4 or 0 in logits.shape:
         raise TransducerError(f"logits must be (B, T, U+1, V), none of them 0, but has shape {tuple(logits.shape)}")
     if logits.dtype not in FLOATS:
@@ -107,6 +212,7 @@ def check_integers(
         (lengths_name, encoder_lengths, 1),
         ("target_lengths", target_lengths, 1),
     ):
+        check_tensors(**{name: tensor})
         if tensor.dtype not in (torch.int32, torch.int64):
             raise TransducerError(f"{name} is {tensor.dtype}; it must be int32 or int64")
         if tensor.dim() != dim:
@@ -127,16 +233,41 @@ def check_values(
     batch, width = targets.shape
     parts = (encoder_lengths, target_lengths, targets.reshape(-1))
     host = torch.cat([part.detach().to(device=targets.device, dtype=torch.int64) for part in parts]).cpu()
-    frame_list, label_list = host[:batch].tolist(), host[batch : 2 * batch].tolist()
-    for b, (t, u) in enumerate(zip(frame_list, label_list, strict=True)):
-        if not 1 <= t <= frames:
-            raise TransducerError(f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} frames: it must be in 1..{frames}")
-        _check_target_length(b, u, width)
-        if u + 1 > tokens:
-            raise TransducerError(f"target_lengths[{b}] is {u}, which needs {u + 1} rows of {predictor}, but it has {tokens}")
-    if classes is not None:
-        _check_labels(host[2 * batch :].view(batch, width), torch.tensor(label_list), classes, blank)
-    return Lengths(frame_list, label_list)
+    lengths = Lengths(host[:batch].tolist(), host[batch : 2 * batch].tolist())
+    most = min(width, tokens - 1)
+    exchangeable = all(t <= most and 1 <= u <= frames for t, u in zip(*lengths, strict=True)) and lengths[0] != lengths[1]
+    try:
+        for b, (t, u) in enumerate(zip(*lengths, strict=True)):
+            if not 1 <= t <= frames:
+                raise TransducerError(
+                    f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} frames: it must be in 1..{frames}"
+                )
+            _check_target_length(b, u, width)
+            if u > most:
+                raise TransducerError(
+                    f"target_lengths[{b}] is {u}, which needs {u + 1} rows of {predictor}, but it has {tokens}"
+                )
+        if classes is not None:
+            labels = host[2 * batch :].view(batch, width)
+            _check_labels(labels, host[batch : 2 * batch], classes, blank)
+            if exchangeable and bool((_within(labels, host[:batch]) == _are_labels(labels, classes, blank)).all()):
+                _warn_exchanged(lengths_name)
+    except TransducerError as error:
+        if exchangeable:
+            hint = f"As each other's they would fit: are {lengths_name} and target_lengths exchanged?"
+            raise TransducerError(f"{error}. {hint}") from None
+        raise
+    return lengths
+
+
+@functools.cache
+def _warn_exchanged(lengths_name: str) -> None:
+    """Once: it is not certain, for what lies beyond an utterance's labels may be anything."""
+    logger.warning(
+        "%s and target_lengths seem to be exchanged: the labels of every utterance end where %s says, not where target_lengths "
+        "does; lengths can be given by keyword",
+        lengths_name, lengths_name,
+    )  # fmt: skip
 
 
 def check_targets(targets: Tensor, target_lengths: Tensor, classes: int, blank: int) -> Tensor:
@@ -148,7 +279,7 @@ def check_targets(targets: Tensor, target_lengths: Tensor, classes: int, blank: 
     for b, u in enumerate(lengths.tolist()):
         _check_target_length(b, u, width)
     _check_labels(labels, lengths, classes, blank)
-    return labels.masked_fill(torch.arange(width)[None] >= lengths[:, None], -1)
+    return labels.masked_fill(~_within(labels, lengths), -1)
 
 
 def _check_target_length(b: int, labels: int, width: int) -> None:
@@ -156,9 +287,16 @@ def _check_target_length(b: int, labels: int, width: int) -> None:
         raise TransducerError(f"target_lengths[{b}] is {labels}, but targets holds {width} labels an utterance")
 
 
+def _within(targets: Tensor, lengths: Tensor) -> Tensor:
+    return torch.arange(targets.shape[1], device=targets.device)[None] < lengths[:, None]
+
+
+def _are_labels(targets: Tensor, classes: int, blank: int) -> Tensor:
+    return (targets >= 0) & (targets < classes) & (targets != blank)
+
+
 def _check_labels(targets: Tensor, lengths: Tensor, classes: int, blank: int) -> None:
-    used = torch.arange(targets.shape[1])[None] < lengths[:, None]
-    wrong = used & ((targets < 0) | (targets >= classes) | (targets == blank))
+    wrong = _within(targets, lengths) & ~_are_labels(targets, classes, blank)
     if wrong.any():
         b, u = wrong.nonzero()[0].tolist()
         label = int(targets[b, u])

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import checks
-from samplewise.errors import TransducerError
 from samplewise.ops.joint_module import JointCall, JointLoss
 from samplewise.ops.logits import rnnt
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, wide_dtype
 from samplewise.ops.transducer import Options, transducer_each, transducer_sum
 from samplewise.plan.budget import parse_budget
 from samplewise.vocabulary import SampledVocabulary, check_vocabulary
+
+LARGEST_BUDGET = 2**63 - 1  # that an operator takes
 
 
 def transducer_loss(
@@ -42,7 +43,8 @@ def transducer_loss(
         memory_budget: bytes, or text such as "512MiB", for the workspace beyond inputs, outputs and gradients. The default is
             64 MiB on a CPU, or what the largest utterance needs.
         tolerance: share of each utterance's occupancy that the gradients may leave out; the default is the machine epsilon of
-            the dtype of the matrix products (a sixteenth of it in half precision), 0.0 leaves out nothing.
+            the dtype of the matrix products (a sixteenth of it in half precision), 0.0 leaves out nothing. Of sure models, with
+            less than one nat a frame or label, less is left out, down to a sixteenth (docs/methods.md).
         vocabulary: the classes of a sampled softmax, from `sample_vocabulary`; targets and blank stay those of all V classes.
             The loss is then an approximation, over these classes alone, and gradients reach only their rows of weight and bias.
         fastemit_lambda: weight of FastEmit, 0 or more, which makes streaming models emit labels earlier: what the gradients
@@ -59,7 +61,9 @@ def transducer_loss(
 
     Memory: workspace bounded by `memory_budget`; beyond it only the gradients themselves. Time: N D V multiply-adds for the
     losses of N = sum_b T_b (U_b + 1) nodes, and three times that for the nodes that carry the occupancy. A backward can be run
-    once. Source: Graves 2012 (arXiv 1211.3711); arXiv 2211.16270, Algorithm 1; FastEmit: arXiv 2010.11148.
+    once, with reduction "none" again and again; of vmap, torch.func and forward mode there is nothing.
+
+    Source: Graves 2012 (arXiv 1211.3711); arXiv 2211.16270, Algorithm 1; FastEmit: arXiv 2010.11148.
 
     >>> import torch, samplewise
     >>> encoder_out, predictor_out = torch.randn(2, 50, 16), torch.randn(2, 11, 16)
@@ -77,16 +81,13 @@ def transducer_loss(
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
     checks.check_encodings(encoder_out, predictor_out, weight, bias)
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
-    if tolerance is not None and not 0.0 <= tolerance < 1.0:
-        raise TransducerError(f"tolerance is {tolerance}; it must be in 0..1, 1 excluded")
-    checks.check_fastemit(fastemit_lambda)
     blank, classes, class_bias = checks.check_blank(blank, weight.shape[0]), None, None
     if vocabulary is not None:
         check_vocabulary(vocabulary, weight.shape[0], blank, encoder_out.shape[0])
         classes, class_bias = vocabulary.classes, vocabulary.log_weight
     options = Options(
-        blank, activation, method, parse_budget(memory_budget) or 0,
-        -1.0 if tolerance is None else float(tolerance), float(fastemit_lambda),
+        blank, activation, method, min(parse_budget(memory_budget) or 0, LARGEST_BUDGET),
+        checks.check_tolerance(tolerance), checks.check_fastemit(fastemit_lambda),
         _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite,
     )  # fmt: skip
     inputs = (encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, classes, class_bias)
@@ -99,7 +100,7 @@ def transducer_loss(
 
 def rnnt_loss(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int = -1, clamp: float = -1,
-    reduction: str = "mean", fused_log_softmax: bool = True,
+    reduction: str = "mean", fused_log_softmax: bool = True, *, fastemit_lambda: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """RNN-T loss of logits that already exist; the contract is that of `torchaudio.functional.rnnt_loss`.
 
@@ -112,6 +113,7 @@ def rnnt_loss(
         clamp: if positive, every element of each utterance's gradient is bounded to -clamp..clamp, before reduction.
         reduction: "none", "sum", "mean" (over the batch), "mean_volume" or "mean_target"; see `transducer_loss`.
         fused_log_softmax: False if `logits` are log-probabilities already; then only blank and label entries get gradients.
+        fastemit_lambda: as in `transducer_loss`; torchaudio's has none.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,).
@@ -133,10 +135,9 @@ def rnnt_loss(
     checks.check_logits(logits)
     checks.check_integers(targets, logit_lengths, target_lengths, logits.shape[0], "logit_lengths")
     gradient = torch.is_grad_enabled() and logits.requires_grad
-    blank = checks.check_blank(blank, logits.shape[3])
-    losses = rnnt(
-        logits, targets, logit_lengths, target_lengths, blank, float(clamp), bool(fused_log_softmax), gradient, "keep"
-    )[0]
+    blank, clamp = checks.check_blank(blank, logits.shape[3]), checks.check_number("clamp", clamp)
+    options = (blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda))
+    losses = rnnt(logits, targets, logit_lengths, target_lengths, *options, gradient, "keep")[0]
     if reduction == "none":
         return losses
     return (losses * reduction_weights(reduction, target_lengths).to(losses)).sum()
@@ -145,7 +146,8 @@ def rnnt_loss(
 @torch.compiler.disable
 def joint_loss(
     joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
-    target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", on_nonfinite: str = "keep",
+    target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0,
+    on_nonfinite: str = "keep",
 ) -> Tensor:  # fmt: skip
     """Transducer loss of any joint network, utterance by utterance: one utterance's logits are the most that exists at a time.
 
@@ -155,7 +157,7 @@ def joint_loss(
             normalisation in training) sees one utterance at a time.
         encoder_out: (B, T, E) acoustic encodings.
         predictor_out: (B, U+1, P) label encodings; row u has seen u labels.
-        targets, encoder_lengths, target_lengths, blank, reduction, on_nonfinite: as in `transducer_loss`.
+        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite: as in `transducer_loss`.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of
@@ -182,15 +184,15 @@ def joint_loss(
     """
     checks.check_choice("reduction", reduction, checks.REDUCTIONS)
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
+    checks.check_joint(joint)
     checks.check_three_dimensional(encoder_out=encoder_out, predictor_out=predictor_out)
     checks.same_size("predictor_out", predictor_out.shape[0], "utterances", "encoder_out", encoder_out.shape[0])
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
-    learned = {name: parameter for name, parameter in joint.named_parameters() if parameter.requires_grad}
     weights = None if reduction == "none" else reduction_weights(reduction, target_lengths).to(encoder_out.device)
-    call = JointCall(joint, tuple(learned), blank, on_nonfinite)
-    return JointLoss.apply(
-        call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned.values()
+    call, learned = JointCall.of(
+        joint, blank=blank, on_nonfinite=on_nonfinite, fastemit_lambda=checks.check_fastemit(fastemit_lambda)
     )
+    return JointLoss.apply(call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned)
 
 
 def reduction_weights(reduction: str, target_lengths: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from samplewise import checks
 from samplewise.functional import transducer_loss
+from samplewise.plan.budget import parse_budget
 from samplewise.vocabulary import SampledVocabulary
 
 
@@ -33,6 +34,9 @@ class TransducerLoss(nn.Module):
         checks.check_choice("method", method, checks.METHODS)
         checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
         checks.check_fastemit(fastemit_lambda)
+        checks.check_tolerance(tolerance)
+        checks.check_whole("blank", blank)
+        parse_budget(memory_budget)
         self.options: dict[str, Any] = {
             "blank": blank, "activation": activation, "reduction": reduction, "method": method,
             "memory_budget": memory_budget, "tolerance": tolerance, "fastemit_lambda": fastemit_lambda,
@@ -84,6 +88,9 @@ class Joiner(nn.Module):
     ) -> None:
         super().__init__()
         checks.check_choice("activation", activation, checks.ACTIVATIONS)
+        for name, size in (("encoder_dim", encoder_dim), ("predictor_dim", predictor_dim), ("joint_dim", joint_dim)):
+            checks.check_whole(name, size, 1)
+        checks.check_whole("vocab_size", vocab_size, 1)
         self.encoder_proj = nn.Linear(encoder_dim, joint_dim)
         self.predictor_proj = nn.Linear(predictor_dim, joint_dim, bias=False)
         self.output = nn.Linear(joint_dim, vocab_size)

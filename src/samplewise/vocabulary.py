@@ -20,6 +20,7 @@ from samplewise.errors import TransducerError
 logger = logging.getLogger("samplewise")
 
 SCOPES, CORRECTIONS = ("utterance", "batch"), ("logq",)
+UNSEEN = 0.01  # of the mean weight: what a class of weight 0 gets under "logq", which cannot correct for what is never drawn
 IMPOSSIBLE = -1000.0  # log weight of a class of weight 0 beside the heaviest: drawn when all others are, and all such alike
 KEYS_AT_ONCE = 1 << 22  # of a piece of a batch: (B, V) of them would be as large as what sampling is to save
 
@@ -54,8 +55,9 @@ class SampledVocabulary:
         return find(rows, host)
 
     def restore(self, columns: Tensor) -> Tensor:
-        """Classes (B, U) of positions (B, U) among their row's classes: what `remap` undoes."""
-        return self.classes.expand(columns.shape[0], -1).gather(1, columns.to(self.classes))
+        """Classes (B, U) of positions (B, U) among their row's classes, -1 of -1: what `remap` undoes."""
+        columns = columns.to(self.classes)
+        return self.classes.expand(columns.shape[0], -1).gather(1, columns.clamp(min=0)).where(columns >= 0, -1)
 
 
 def sample_vocabulary(
@@ -79,7 +81,8 @@ def sample_vocabulary(
             posterior, summed over the frames of the utterance or of the batch. No gradient reaches them.
         ctc_lengths: (B,) frames of each utterance in `ctc_log_probs`, 0..T'; all T' by default.
         weights: (V,) or (B, V), not negative: negatives are drawn by these (unigram counts, for example). Without weights and
-            `ctc_log_probs` all are equally likely. Classes of weight 0 are drawn only when no others are left.
+            `ctc_log_probs` all are equally likely. Classes of weight 0 are drawn only when no others are left; with "logq",
+            which cannot be right on average about what is never drawn, they count as a hundredth of the mean weight.
         correction: "logq" divides exp(logit) of a negative by the probability q of its being drawn, which makes the softmax
             denominators right on average; None, the paper's form, leaves them too small.
         generator: draws come from it, and on its device; PyTorch's default generator otherwise.
@@ -112,7 +115,7 @@ def sample_vocabulary(
     step = rows if scope == "batch" else max(1, KEYS_AT_ONCE // vocab_size)
     for first in range(0, rows, step):
         some = slice(None) if scope == "batch" else slice(first, first + step)
-        likely = _log_weights(some, scope, ctc_log_probs, ctc_lengths, weights, process_group, vocab_size)
+        likely = _log_weights(some, scope, ctc_log_probs, ctc_lengths, weights, process_group, vocab_size, correction)
         always = _present(labels[some], scope, vocab_size, blank).to(device)
         if process_group is not None:
             torch.distributed.all_reduce(always, torch.distributed.ReduceOp.MAX, process_group)
@@ -155,8 +158,9 @@ def _draw(
 
     likely: (G, V) or (1, V) log weights, None if all are alike.
     """
+    size = min(size, always.shape[1])
     present = always.sum(1, keepdim=True)  # (G, 1)
-    sizes = present.clamp(min=min(size, always.shape[1]))  # (G, 1)
+    sizes = present.clamp(min=size)  # (G, 1)
     width = int(sizes.max())
     keys = torch.empty(always.shape, dtype=torch.float64, device=always.device).exponential_(generator=generator).log_().neg_()
     if likely is not None:
@@ -181,7 +185,7 @@ def _draw(
 def _present(labels: Tensor, scope: str, vocab_size: int, blank: int) -> Tensor:
     """(G, V) int8: 1 at blank and the labels. labels (B, U) on the host, -1 beyond the lengths."""
     rows = labels.reshape(1, -1) if scope == "batch" else labels
-    present = torch.zeros(rows.shape[0], vocab_size + 1, dtype=torch.int8)
+    present = torch.zeros(rows.shape[0], vocab_size + 1, dtype=torch.int8, device="cpu")
     present.scatter_(1, rows.masked_fill(rows < 0, vocab_size), 1)  # the spare column takes what is beyond
     present[:, blank] = 1
     return present[:, :vocab_size].contiguous()
@@ -189,7 +193,7 @@ def _present(labels: Tensor, scope: str, vocab_size: int, blank: int) -> Tensor:
 
 def _log_weights(
     some: slice, scope: str, ctc_log_probs: Tensor | None, ctc_lengths: Tensor | None, weights: Tensor | None,
-    process_group: torch.distributed.ProcessGroup | None, vocab_size: int,
+    process_group: torch.distributed.ProcessGroup | None, vocab_size: int, correction: str | None,
 ) -> Tensor | None:  # fmt: skip
     """(G, V) or (1, V) float64 log weights of some utterances, the heaviest 0; None if all are alike."""
     if ctc_log_probs is not None:
@@ -209,6 +213,8 @@ def _log_weights(
         mass = mass.sum(0, keepdim=True)
     if process_group is not None:
         torch.distributed.all_reduce(mass, group=process_group)
+    if correction == "logq":
+        mass = torch.where(mass > 0, mass, UNSEEN * mass.mean(1, keepdim=True))
     likely = mass.log()
     heaviest = likely.amax(1, keepdim=True)
     return (likely - heaviest.masked_fill(heaviest == -torch.inf, 0.0)).clamp_(min=IMPOSSIBLE)
@@ -236,19 +242,22 @@ def _check_arguments(
     targets: Tensor, vocab_size: int, size: int, scope: str, correction: str | None, ctc_log_probs: Tensor | None,
     ctc_lengths: Tensor | None, weights: Tensor | None, process_group: torch.distributed.ProcessGroup | None,
 ) -> None:  # fmt: skip
+    tensors = {"targets": targets, "ctc_log_probs": ctc_log_probs, "ctc_lengths": ctc_lengths, "weights": weights}
+    checks.check_tensors(**{name: x for name, x in tensors.items() if x is not None or name == "targets"})
     checks.check_choice("scope", scope, SCOPES)
     if correction is not None:
         checks.check_choice("correction", correction, CORRECTIONS)
     for name, number in (("vocab_size", vocab_size), ("size", size)):
-        if number < 1:
-            raise TransducerError(f"{name} is {number}; it must be 1 or more")
+        checks.check_whole(name, number, 1)
     if ctc_log_probs is not None and weights is not None:
         raise TransducerError("ctc_log_probs and weights both say how negatives are drawn; give one of them")
     if ctc_lengths is not None and ctc_log_probs is None:
         raise TransducerError("ctc_lengths is of use with ctc_log_probs only")
     if process_group is not None and scope != "batch":
         raise TransducerError('process_group makes one set for all ranks, which needs scope "batch"')
-    batch = targets.shape[0]
+    batch = len(targets)
+    if batch == 0:
+        raise TransducerError(f"nothing to do for 0 utterances: targets has shape {tuple(targets.shape)}")
     if ctc_log_probs is not None:
         if ctc_log_probs.dim() != 3 or ctc_log_probs.shape[0] != batch or ctc_log_probs.shape[2] != vocab_size:
             raise TransducerError(

@@ -165,3 +165,44 @@ def test_choice():
     assert backend.backend_for(torch.device("meta")) is eager
     if "numba" in BACKENDS:
         assert backend.backend_for(torch.device("cpu")).__name__ == "samplewise.kernels.numba"
+
+
+FORKED = """
+import json, multiprocessing, sys
+import torch
+from samplewise.kernels import backend
+from tests.problems import make, ours
+
+def child(queue):
+    try:
+        if len(sys.argv) > 1:
+            ours(make((4, 2), (2, 1), vocab=5))
+        queue.put(backend.backend_for(torch.device("cpu")).__name__)
+    except Exception as error:
+        queue.put(f"{type(error).__name__}: {error}")
+
+if len(sys.argv) > 1:
+    backend.backend_for(torch.device("cpu"))
+context = multiprocessing.get_context("fork")
+queue = context.SimpleQueue()
+process = context.Process(target=child, args=(queue,))
+process.start()
+found = queue.get()
+process.join(60)
+print(json.dumps([found, process.exitcode]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or "numba" not in BACKENDS, reason="OpenMP of GNU, which a fork breaks")
+@pytest.mark.parametrize("used", [True, False])
+def test_a_forked_child(used):
+    """After its parent has used the kernels a child is told why it cannot, instead of being killed; before, it can."""
+    command = [sys.executable, "-c", FORKED, *(["used"] if used else [])]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    message, code = json.loads(run.stdout.splitlines()[-1])
+    assert code == 0
+    if used:
+        assert message.startswith("TransducerError: this process was forked") and "spawn" in message
+    else:
+        assert message == "samplewise.kernels.numba"

@@ -49,6 +49,25 @@ def test_units_in_the_last_place(kernels, activation, most, dtype):
     assert ulps(out, ACTIVATIONS[activation](x.double())) <= max(most, 0.0)
 
 
+@pytest.mark.parametrize("activation", ["sigmoid", "silu"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_saturated(kernels, dtype, activation):
+    """Values and slopes keep their digits where they are nearly 0, and where the value is nearly 1 the slope does."""
+    x = torch.cat([sign * torch.linspace(2.0, 60.0, 2001, dtype=torch.float64) for sign in (-1, 1)]).to(dtype)[None]
+    zero = torch.zeros(1, dtype=torch.int64)
+    out = call(kernels, x, torch.zeros_like(x), zero, zero, activation)
+    if activation == "sigmoid":
+        slope = torch.exp(-x.double().abs()) / (1 + torch.exp(-x.double().abs())) ** 2
+    else:
+        gate = torch.sigmoid(x.double())
+        slope = gate * (1 + x.double() * torch.sigmoid(-x.double()))
+    found = torch.zeros_like(x), torch.zeros_like(x)
+    kernels.joint_gradient(torch.ones_like(x), out, x, torch.zeros_like(x), zero, zero, activation, *found)
+    eps = torch.finfo(dtype).eps
+    for got, right in ((out, ACTIVATIONS[activation](x.double())), (found[0], slope), (found[1], slope)):
+        assert ((got.double() - right).abs() <= 32 * eps * right.abs() + 1e-37).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_every_half_precision_number(kernels, dtype):
     """All 65536 of them are read right, and float32 sums are rounded to the nearest of them, ties to even."""

@@ -1,5 +1,6 @@
 """Two processes under DistributedDataParallel: the gradients of both losses are averaged as those of any layer."""
 
+import contextlib
 import os
 
 import pytest
@@ -60,17 +61,23 @@ def gradients_of(network, rank, reduction):
     return {name.removeprefix("module."): p.grad.clone() for name, p in network.named_parameters()}
 
 
-def process(rank, folder, cases):
+@contextlib.contextmanager
+def process_group(rank, folder):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    found = {}
-    for kind, reduction in cases:
-        network = nn.parallel.DistributedDataParallel(Network(kind))
-        found[kind, reduction] = [gradients_of(network, rank, reduction) for _ in range(2)]
-    torch.save(found, f"{folder}/{rank}.pt")
+    yield
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+
+
+def process(rank, folder, cases):
+    with process_group(rank, folder):
+        found = {}
+        for kind, reduction in cases:
+            network = nn.parallel.DistributedDataParallel(Network(kind))
+            found[kind, reduction] = [gradients_of(network, rank, reduction) for _ in range(2)]
+        torch.save(found, f"{folder}/{rank}.pt")
 
 
 CASES = [(kind, reduction) for kind in ("joint_loss", "transducer_loss", "joiner") for reduction in ("none", "mean")]

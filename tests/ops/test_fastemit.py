@@ -46,6 +46,74 @@ def test_over_sampled_classes(scope):
     assert all(error(sampled[name], whole[name]) < 1e-12 for name in whole)
 
 
+def of_joint(problem, reduction, amount):
+    """`joint_loss` of the joint that a problem's weight and bias make, and its gradients."""
+    joint = torch.nn.Linear(problem.weight.shape[1], len(problem.weight)).double()
+    joint.weight.data, joint.bias.data = problem.weight.clone(), problem.bias.clone()
+
+    class Joint(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = joint
+
+        def forward(self, encoder_out, predictor_out):
+            return self.head(torch.tanh(encoder_out + predictor_out))
+
+    def loss(encoder_out, predictor_out, weight, bias, *integers, blank=0):
+        return samplewise.joint_loss(
+            Joint(), encoder_out, predictor_out, *integers, blank=blank, reduction=reduction, fastemit_lambda=amount
+        )
+
+    leaves = [problem.encoder_out.clone().requires_grad_(), problem.predictor_out.clone().requires_grad_()]
+    value = loss(*leaves, None, None, problem.targets, problem.encoder_lengths, problem.target_lengths, blank=problem.blank)
+    return value, leaves, joint
+
+
+@pytest.mark.parametrize("amount", [0.01, 1.5])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean_volume"])
+def test_in_joint_loss(reduction, amount):
+    problem = make(dtype=torch.float64)
+    value, leaves, joint = of_joint(problem, reduction, amount)
+    up = upstream(problem) if reduction == "none" else torch.tensor(0.7).double()
+    value.backward(up)
+    exact, right = truth(problem, fastemit_lambda=amount, reduction=reduction, upstream=up)
+    assert error(value, exact) < 1e-12
+    got = (*(x.grad for x in leaves), joint.weight.grad, joint.bias.grad)
+    assert all(error(one, right[name]) < 1e-11 for one, name in zip(got, right, strict=True))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("amount", [0.01, 1.5])
+def test_in_rnnt_loss(amount, reduction, fused):
+    problem = make(dtype=torch.float64)
+    integers = (problem.targets, problem.encoder_lengths, problem.target_lengths)
+    sums = problem.encoder_out[:, :, None] + problem.predictor_out[:, None]
+    logits = torch.tanh(sums) @ problem.weight.T
+    options = {"reduction": reduction, "fastemit_lambda": amount, "fused_log_softmax": fused, "blank": problem.blank}
+    up, found = upstream(problem) if reduction == "none" else torch.tensor(-0.7).double(), []
+    for loss in (samplewise.rnnt_loss, reference_loss_from_logits):
+        x = (logits if fused else logits.log_softmax(3)).clone().requires_grad_()
+        value = loss(x, *integers, **options)
+        value.backward(up)
+        found.append((value.detach(), x.grad))
+    assert all(error(got, right) < 1e-12 for got, right in zip(*found, strict=True))
+
+
+def test_the_clamp_comes_after():
+    """As in rnnt_loss without it, every element of the gradient is bounded."""
+    problem = make(dtype=torch.float64)
+    logits = torch.randn(len(problem.targets), *problem.encoder_out.shape[1:2], problem.predictor_out.shape[1], 11)
+    found = []
+    for clamp in (-1.0, 0.1):
+        x = logits.double().requires_grad_()
+        samplewise.rnnt_loss(
+            x, problem.targets, problem.encoder_lengths, problem.target_lengths, 0, clamp, "sum", fastemit_lambda=2.0
+        ).backward()
+        found.append(x.grad)
+    assert found[0].abs().max() > 0.1 and torch.equal(found[0].clamp(-0.1, 0.1), found[1])
+
+
 @pytest.mark.parametrize("amount", [-0.1, float("nan"), float("inf")])
 def test_a_wrong_amount_is_named(amount):
     with pytest.raises(TransducerError, match=f"fastemit_lambda is {amount}; it must be a number from 0 on"):

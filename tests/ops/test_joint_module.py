@@ -239,20 +239,6 @@ def test_is_transducer_loss_where_both_apply():
                 truth(problem, reduction="none", upstream=up))  # fmt: skip
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_one_backward(reduction):
-    problem = make((6, 4), (3, 2))
-    inputs = {name: x for name, x in problem.inputs.items() if name not in ("weight", "bias")}
-    joint = Joint()
-    loss = samplewise.joint_loss(joint, **inputs, reduction=reduction).sum()
-    loss.backward(retain_graph=True)
-    with pytest.raises(TransducerError, match="already backpropagated"):
-        loss.backward()
-    loss = samplewise.joint_loss(joint, **inputs, reduction=reduction).sum()
-    with pytest.raises(TransducerError, match="double backward"):
-        torch.autograd.grad(loss, joint.gate, create_graph=True)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_autocast(reduction, dtype):

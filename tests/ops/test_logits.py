@@ -67,7 +67,8 @@ def test_against_the_truth(fused, reduction, dtype):
 def test_signature_is_that_of_torchaudio():
     parameters = inspect.signature(samplewise.rnnt_loss).parameters
     names = ("logits", "targets", "logit_lengths", "target_lengths", "blank", "clamp", "reduction", "fused_log_softmax")
-    assert tuple(parameters) == names
+    assert tuple(parameters)[: len(names)] == names
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in list(parameters.values())[len(names) :])
     assert [parameters[name].default for name in names[4:]] == [-1, -1, "mean", True]
 
 
@@ -240,8 +241,8 @@ def test_bad_inputs(changes, words):
 def test_opcheck(fused, clamp):
     logits, *integers = make((4, 3), (2, 1), vocab=5, dtype=torch.float64)
     logits = logits.log_softmax(3).requires_grad_()
-    torch.library.opcheck(rnnt, (logits, *integers, 4, clamp, fused, True, "keep"))
-    _, *state = rnnt(logits.detach(), *integers, 4, clamp, fused, True, "keep")
+    torch.library.opcheck(rnnt, (logits, *integers, 4, clamp, fused, 0.3, True, "keep"))
+    _, *state = rnnt(logits.detach(), *integers, 4, clamp, fused, 0.3, True, "keep")
     arguments = (logits.detach(), *integers, *state, torch.ones(2, dtype=torch.float64), 4, clamp, fused)
     torch.library.opcheck(rnnt_gradient, arguments)
 
@@ -258,21 +259,6 @@ def test_compile(reduction):
     for changed in (problem, make((3, 9), (2, 1))):
         got, right = run(compiled, *changed), run(loss, *changed)
         torch.testing.assert_close(got, right)
-
-
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_one_backward(reduction):
-    problem = make()
-    logits = problem[0].requires_grad_()
-    loss = samplewise.rnnt_loss(logits, *problem[1:], reduction=reduction).sum()
-    loss.backward(retain_graph=True)
-    first = logits.grad.clone()
-    with pytest.raises(TransducerError, match="already backpropagated"):
-        loss.backward()
-    assert torch.equal(logits.grad, first)
-    loss = samplewise.rnnt_loss(logits, *problem[1:], reduction=reduction).sum()
-    with pytest.raises(TransducerError, match="double backward"):
-        torch.autograd.grad(loss, logits, create_graph=True)
 
 
 def test_logits_are_left_as_they_were():

@@ -6,7 +6,9 @@ import torch
 from hypothesis import given
 
 import samplewise
+from samplewise.checks import Lengths
 from samplewise.kernels import eager
+from samplewise.ops.problem import SUREST, share_of
 from samplewise.reference import arcs, log_likelihood
 from tests.problems import assert_close, error, make, ours, planted, truth
 
@@ -136,3 +138,44 @@ def test_default_is_machine_epsilon_or_less():
     assert all(error(default[name], everything[name]) <= 2e-6 for name in default)
     assert all(error(default[name], explicit[name]) <= 2e-6 for name in default)
     assert samplewise.transducer_loss(**problem.inputs, tolerance=None).isfinite()
+
+
+def sure(frames, labels, vocab, dim, sharpness):
+    """A problem that is solved, with 0.04 nats a label: predictors take back what the label before was told by."""
+    problem = make(frames, labels, vocab, dim, dtype=torch.float64)
+    g = torch.Generator().manual_seed(1)
+    weight = torch.nn.functional.normalize(torch.randn(vocab, dim, generator=g, dtype=torch.float64), dim=1)
+    encoder_out, predictor_out, targets = problem.encoder_out * 0.02, problem.predictor_out * 0.02, problem.targets.clone()
+    encoder_out += weight[0]
+    for b, (t, u) in enumerate(zip(frames, labels, strict=True)):
+        for i in range(1, u):  # no label twice in a row
+            targets[b, i] = targets[b, i] % (vocab - 1) + 1 if targets[b, i] == targets[b, i - 1] else targets[b, i]
+        told = 1.5 * (weight[targets[b, :u]] - weight[0])
+        encoder_out[b, torch.randperm(t, generator=g)[:u].sort().values] += told
+        predictor_out[b, 1 : u + 1] -= told
+    weight, bias = weight * sharpness, torch.zeros_like(problem.bias)
+    return problem.replace(encoder_out=encoder_out, predictor_out=predictor_out, weight=weight, bias=bias, targets=targets)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_left_out_shows_in_no_gradient_of_a_sure_model(method):
+    """Its gradients are small, so the default leaves out less: errors are those that rounding makes by itself."""
+    problem = sure((120, 80), (20, 12), 40, 64, 10.0)
+    options = {"activation": "identity", "reduction": "sum"}
+    value, right = truth(problem, **options)
+    assert value / problem.target_lengths.sum() < 0.05
+    default = ours(problem.to(torch.float32), method=method, **options)[1]
+    everything = ours(problem.to(torch.float32), method=method, tolerance=0.0, **options)[1]
+    for name, gradient in default.items():
+        assert error(gradient, right[name]) <= 1.3 * error(everything[name], right[name]) + 1e-7, name
+
+
+def test_the_share_follows_the_surest_loss():
+    lengths = Lengths([30, 10], [10, 0])
+    assert share_of(0.1, torch.tensor([80.0, 20.0]), lengths) == pytest.approx(0.1)
+    assert share_of(0.1, torch.tensor([20.0, 20.0]), lengths) == pytest.approx(0.05)
+    assert share_of(0.1, torch.tensor([20.0, 1.0]), lengths) == pytest.approx(0.01)
+    assert share_of(0.1, torch.tensor([1e-9, 20.0]), lengths) == pytest.approx(0.1 * SUREST)
+    assert share_of(0.1, torch.tensor([float("nan"), 5.0]), lengths) == pytest.approx(0.05)
+    assert share_of(0.1, torch.tensor([float("inf"), float("nan")]), lengths) == pytest.approx(0.1)
+    assert share_of(0.0, torch.tensor([1.0, 1.0]), lengths) == 0.0

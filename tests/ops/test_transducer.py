@@ -105,7 +105,7 @@ def test_gradcheck_can_fail():
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("reduction", [name for name in REDUCTIONS if name != "none"])
 def test_second_backward_is_refused(method, reduction):
     problem = make()
     weight = problem.weight.requires_grad_()

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,20 +14,47 @@ from types import ModuleType
 
 import torch
 
+from samplewise.errors import TransducerError
+
 BACKENDS = {"cpu": "numba", "cuda": "triton"}  # PyTorch calls ROCm "cuda", too
 FUSED = os.environ.get("SAMPLEWISE_FUSED_EMISSION") == "1"  # off until it has been measured to win
 _forced: list[str] = []
 _given_up: set[str] = set()
 _lock = threading.RLock()
+_forked = False
 
 
 def backend_for(device: torch.device) -> ModuleType:
     """The module of kernels for tensors on `device`. A compiler that is missing or broken is a warning, once, and the same
-    numbers."""
+    numbers.
+
+    Raises:
+        TransducerError: this process was forked from one whose CPU kernels had started threads that do not survive it.
+    """
     if _forced:
         return importlib.import_module(f"samplewise.kernels.{_forced[-1]}")
+    if _forked and device.type == "cpu":
+        _check_threads()
     with _lock:
         return _working(BACKENDS.get(device.type, "eager"), device)
+
+
+def _after_fork() -> None:
+    """In a forked child: kernels that the parent had loaded have no threads here, and their locks may be held by nobody."""
+    global _forked, _lock
+    _forked, _lock = "samplewise.kernels.numba" in sys.modules, threading.RLock()
+
+
+def _check_threads() -> None:
+    if sys.modules["numba"].threading_layer() == "omp" and sys.platform == "linux":
+        raise TransducerError(
+            "this process was forked after its parent had used the CPU kernels, whose OpenMP threads do not survive a fork (the"
+            " process would be killed): start it by 'spawn' or 'forkserver', or fork before the first loss is computed"
+        )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def fused_emission_of(kernels: ModuleType, dtype: torch.dtype) -> Callable[..., None] | None:

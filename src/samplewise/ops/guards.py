@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from samplewise.errors import TransducerError
+from samplewise.errors import BackwardError, TransducerError
+
+
+def one_upstream(upstream: Tensor) -> None:
+    """Refuse a batch of upstream gradients at once."""
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(upstream):
+        raise BackwardError(
+            "is_grads_batched and vectorize are for rnnt_loss and for transducer_loss with reduction='none' alone"
+        )
+
+
+def first_derivative() -> None:
+    """Refuse a gradient of a gradient."""
+    if torch.is_grad_enabled():
+        raise BackwardError(
+            "double backward is not supported: the loss gives first derivatives alone (create_graph=True was asked for)"
+        )
 
 
 def once(ctx) -> None:
     """Refuse a gradient of a gradient, and a second backward over the same graph: the first one has used up the gradients."""
-    if torch.is_grad_enabled():
-        raise TransducerError(
-            "double backward is not supported: the loss gives first derivatives alone (create_graph=True was asked for)"
-        )
+    first_derivative()
     if getattr(ctx, "used", False):
-        raise TransducerError(
+        raise BackwardError(
             "this loss was already backpropagated: its gradients are handed out once, so call the loss again instead of "
-            "retain_graph=True"
+            'retain_graph=True, or ask for reduction="none", which can be backpropagated again'
         )
     ctx.used = True
 
@@ -48,8 +61,9 @@ def scale_once(gradient: Tensor, upstream: Tensor) -> Tensor:
     return gradient.mul_(upstream)
 
 
-def finish_nonfinite(losses: Tensor, on_nonfinite: str) -> Tensor:
-    """Keep losses (B,) that are not finite, replace them by zero, or raise an error that names their utterances."""
+def finish_nonfinite(losses: Tensor, on_nonfinite: str, reason: Callable[[int], str] = lambda b: "") -> Tensor:
+    """Keep losses (B,) that are not finite, replace them by zero, or raise an error that names their utterances, and says what
+    is wrong with each."""
     if on_nonfinite == "keep":
         return losses
     bad = ~torch.isfinite(losses)
@@ -57,7 +71,9 @@ def finish_nonfinite(losses: Tensor, on_nonfinite: str) -> Tensor:
         return losses.masked_fill(bad, 0.0)
     guilty = bad.nonzero()[:, 0].tolist()
     if guilty:
-        listed = ", ".join(f"utterance {b}: {losses[b].item()}" for b in guilty[:8])
+        listed = ", ".join(
+            f"utterance {b}: {losses[b].item()}" + (f", {why}" if (why := reason(b)) else "") for b in guilty[:8]
+        )
         more = f" and {len(guilty) - 8} more" if len(guilty) > 8 else ""
         raise TransducerError(f"{len(guilty)} of {len(losses)} losses are not finite ({listed}{more})")
     return losses

@@ -280,7 +280,7 @@ def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, 
     table[:, START], table[:, FRAMES], table[:, STRIDE] = place[:-1], place.diff(), 1
     if problem.label_factor != 1.0:
         by_label = by_label * problem.label_factor
-    chosen = problem.kernels.select(by_blank, by_label, table, losses, tolerance)
+    chosen = problem.kernels.select(by_blank, by_label, table, losses, problem.share(tolerance, group, losses))
     nodes = nodes[chosen]
     weight = weights[torch.searchsorted(starts, nodes, right=True) - 1].to(problem.real)
     occupancy = Occupancy(denominator[chosen], by_blank[chosen] * weight, by_label[chosen] * weight)

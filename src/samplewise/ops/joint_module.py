@@ -7,8 +7,9 @@ the gradients of its encodings and of the joint's parameters, which add up. Then
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,19 +17,35 @@ from torch.func import functional_call
 
 from samplewise.checks import Lengths, check_blank, check_values
 from samplewise.errors import TransducerError
-from samplewise.ops.guards import finish_nonfinite, hold, once, release, scale_once
+from samplewise.ops import reasons
+from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
 from samplewise.ops.logits import rnnt, rnnt_gradient
 from samplewise.ops.problem import gradient_dtype, real_dtype
+
+_T = TypeVar("_T", bound=Tensor)
 
 
 @dataclass(frozen=True)
 class JointCall:
-    """What stays the same from utterance to utterance: the module, the names of its parameters that learn, and the options."""
+    """What stays the same from utterance to utterance: the module, the places of its parameters that learn, and the options."""
 
     joint: nn.Module
-    names: tuple[str, ...]
+    places: tuple[tuple[str, int], ...]  # the name of each, and which of the parameters is there
     blank: int
     on_nonfinite: str
+    fastemit_lambda: float = 0.0
+
+    @classmethod
+    def of(cls, joint: nn.Module, **options) -> tuple[JointCall, list[nn.Parameter]]:
+        """The call, and the parameters that learn, each once."""
+        learned = [parameter for parameter in joint.parameters() if parameter.requires_grad]
+        number = {id(parameter): i for i, parameter in enumerate(learned)}
+        places = places_of(joint, nn.Module.named_parameters)
+        return cls(joint, tuple((name, number[id(x)]) for name, x in places if id(x) in number), **options), learned
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Copies of the module's buffers by their places."""
+        return copies_of(dict(places_of(self.joint, nn.Module.named_buffers)))
 
 
 class JointLoss(torch.autograd.Function):
@@ -43,7 +60,7 @@ class JointLoss(torch.autograd.Function):
         ctx.call, ctx.needed, ctx.weighted = call, needed, weights is not None
         ctx.set_materialize_grads(False)
         if weights is None:
-            ctx.buffers = {name: buffer.clone() for name, buffer in call.joint.named_buffers()} if any(needed) else {}
+            ctx.buffers = call.buffers() if any(needed) else {}
             ctx.random, ctx.autocast = _random_state(encoder_out.device), _autocast_state(encoder_out.device)
             losses, _ = run(call, integers, floats, None, needed, {})
             ctx.save_for_backward(*integers, *floats)
@@ -54,17 +71,20 @@ class JointLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, upstream):
-        once(ctx)
+        first_derivative()
         missing = (None,) * 5
         if upstream is None:
             return *missing, *(None for _ in ctx.needed)
+        one_upstream(upstream)
         if ctx.weighted:
+            once(ctx)
             saved = iter(release(ctx))
             return *missing, *(scale_once(next(saved), upstream).to(d) if d is not None else None for d in ctx.needed)
-        integers, floats = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
-        device = floats[0].device
+        saved = ctx.saved_tensors  # to be asked for once: a checkpoint hands them out one time
+        integers, floats = saved[:3], saved[3:]
+        device, buffers = floats[0].device, copies_of(ctx.buffers)
         with _replay(ctx.random, device), torch.autocast(device.type, **ctx.autocast):
-            _, gradients = run(ctx.call, integers, floats, upstream, ctx.needed, ctx.buffers)
+            _, gradients = run(ctx.call, integers, floats, upstream, ctx.needed, buffers)
         found = iter(gradients)
         return *missing, *(next(found).to(d) if d is not None else None for d in ctx.needed)
 
@@ -75,27 +95,31 @@ def run(
     """Losses (B,), and the gradients of sum_b weights[b] loss[b] by those inputs that need one.
 
     floats are encoder_out (B, T, D), predictor_out (B, U+1, D) and the parameters that `call` names. Gradients add up in
-    float32 or better, whatever the dtype of the parameters. `buffers` stand in for the
-    module's own, which then stay as they are.
+    float32 or better, whatever the dtype of the parameters. `buffers` stand in for the module's own, which then stay as they
+    are.
     """
     wanted = weights is not None and any(needed)
     need = [wanted and dtype is not None for dtype in needed]
     sums = [torch.zeros_like(x, dtype=real_dtype(x.dtype)) if n else None for x, n in zip(floats, need, strict=True)]
     lengths = _check(integers, floats, None, 0)
     losses: list[Tensor] = []
+    why: dict[int, str] = {}
     for b, (frames, labels) in enumerate(zip(*lengths, strict=True)):
         encodings = (floats[0][b : b + 1, :frames, None], floats[1][b : b + 1, None, : labels + 1])  # (1,T,1,D), (1,1,U+1,D)
         inputs = [x.detach().requires_grad_(n) for x, n in zip((*encodings, *floats[2:]), need, strict=True)]
         with torch.set_grad_enabled(wanted):
-            tensors = {**buffers, **dict(zip(call.names, inputs[2:], strict=True))}
-            logits = functional_call(call.joint, tensors, tuple(inputs[:2]))
+            tensors = {**buffers, **{name: inputs[2 + i] for name, i in call.places}}
+            logits = functional_call(call.joint, tensors, tuple(inputs[:2]), tie_weights=False)
+            buffers = {name: tensors[name] for name in buffers}  # some modules put new ones in the places of the old
         _check_logits(logits, b, frames, labels)
         if b == 0:
             blank = check_blank(call.blank, logits.shape[3])
             _check(integers, floats, logits.shape[3], blank)
         sample = [part[b : b + 1] for part in integers]
-        loss, *state = rnnt(logits.detach(), *sample, blank, -1.0, True, wanted, "keep")
+        loss, *state = rnnt(logits.detach(), *sample, blank, -1.0, True, call.fastemit_lambda, wanted, "keep")
         losses.append(loss)
+        if call.on_nonfinite == "raise" and not bool(torch.isfinite(loss)):
+            why[b] = reasons.of_module(call.joint, tensors, (inputs[0].detach(), inputs[1].detach()), b)
         if wanted and weights is not None:
             d_logits = rnnt_gradient(logits.detach(), *sample, *state, weights[b : b + 1], blank, -1.0, True)
             with torch.autocast(logits.device.type, enabled=False):  # as where backward is called outside autocast
@@ -109,7 +133,22 @@ def run(
                 if part is not None:  # of a loss that is not finite, nothing must reach the shared parameters
                     total += torch.where(torch.isfinite(loss), part, 0.0)
     gradients = [total.to(gradient_dtype(x.dtype)) for total, x in zip(sums, floats, strict=True) if total is not None]
-    return finish_nonfinite(torch.cat(losses), call.on_nonfinite), gradients
+    return finish_nonfinite(torch.cat(losses), call.on_nonfinite, lambda b: why.get(b, "")), gradients
+
+
+def places_of(joint: nn.Module, named: Callable[..., Iterator[tuple[str, _T]]]) -> Iterator[tuple[str, _T]]:
+    """Every place of a parameter or buffer by one name: of a module that has several names, only the first is used.
+
+    `functional_call` would put a tensor there once a name, and in the end put back what it found the second time: its own.
+    """
+    for prefix, module in joint.named_modules():
+        yield from named(module, prefix, recurse=False, remove_duplicate=False)
+
+
+def copies_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A tensor that has several names is copied once."""
+    copies = {id(tensor): tensor.clone() for tensor in tensors.values()}
+    return {name: copies[id(tensor)] for name, tensor in tensors.items()}
 
 
 def _check(integers, floats, classes: int | None, blank: int) -> Lengths:

@@ -11,7 +11,7 @@ from torch import Tensor
 from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.kernels.layout import padded_table
-from samplewise.ops.guards import finish_nonfinite, once
+from samplewise.ops.guards import finish_nonfinite, first_derivative
 from samplewise.ops.problem import real_dtype, wide_dtype
 
 ROWS = 4096  # rows of logits that a kernel is given at a time
@@ -34,7 +34,7 @@ def _next_labels(targets: Tensor, labels: int, width: int, device: torch.device)
 @torch.library.custom_op("samplewise::rnnt", mutates_args=())
 def rnnt(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int, clamp: float, fused: bool,
-    gradient: bool, on_nonfinite: str,
+    fastemit_lambda: float, gradient: bool, on_nonfinite: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(losses (B,), log denominators, gamma_blank, gamma_label); the last three (B, T, U+1), empty without `gradient`."""
     lengths = _lengths(logits, targets, logit_lengths, target_lengths, blank)
@@ -69,11 +69,13 @@ def rnnt(
     within = torch.arange(width, device=device)[None] <= torch.tensor(lengths.labels, device=device)[:, None]
     for gamma in (lp_blank, lp_label):  # columns beyond an utterance's labels held emissions
         gamma.masked_fill_(~within[:, None], 0.0)
+    if fastemit_lambda:
+        lp_label.mul_(1.0 + fastemit_lambda)
     return losses, denominator, lp_blank, lp_label
 
 
 @rnnt.register_fake
-def _(logits, targets, logit_lengths, target_lengths, blank, clamp, fused, gradient, on_nonfinite):
+def _(logits, targets, logit_lengths, target_lengths, blank, clamp, fused, fastemit_lambda, gradient, on_nonfinite):
     real = real_dtype(logits.dtype)
     state = logits.shape[:3] if gradient else (0,)
     dtypes = (wide_dtype(logits.device), real, real)
@@ -121,14 +123,14 @@ def _(logits, *arguments):
 
 
 def _setup(ctx, inputs, output):
-    logits, targets, logit_lengths, target_lengths, ctx.blank, ctx.clamp, ctx.fused, _, _ = inputs
+    logits, targets, logit_lengths, target_lengths, ctx.blank, ctx.clamp, ctx.fused, *_ = inputs
     ctx.save_for_backward(logits, targets, logit_lengths, target_lengths, *output[1:])
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _backward(ctx, upstream, *unused):
-    once(ctx)
-    return rnnt_gradient(*ctx.saved_tensors, upstream, ctx.blank, ctx.clamp, ctx.fused), *(None,) * 8
+    first_derivative()
+    return rnnt_gradient(*ctx.saved_tensors, upstream, ctx.blank, ctx.clamp, ctx.fused), *(None,) * 9
 
 
 rnnt.register_autograd(_backward, setup_context=_setup)

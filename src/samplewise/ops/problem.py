@@ -13,6 +13,7 @@ from samplewise.checks import Lengths
 from samplewise.kernels.backend import exponentials_of
 from samplewise.kernels.layout import packed_table
 
+SUREST = 1 / 16  # nats a frame or label: measured, see docs/methods.md
 ENCODER, PREDICTOR, WEIGHT, BIAS = 1, 2, 4, 8  # which gradients are wanted, as bits
 
 
@@ -29,6 +30,20 @@ def wide_dtype(device: torch.device) -> torch.dtype:
 def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a finished gradient waits for the upstream one: float16 alone has not the range for that."""
     return torch.float32 if dtype == torch.float16 else dtype
+
+
+def share_of(tolerance: float, losses: Tensor, lengths: Lengths) -> float:
+    """The share of the occupancy that gradients may leave out for utterances with these losses (G,) and lengths.
+
+    A node has at most its occupancy in each element of dL/dh, but where a model is sure the nodes that count have less: all of
+    an utterance's elements together are about as large as its loss, its occupancies T + U. So the tolerance is one of the loss
+    where that is less, by the surest of the utterances.
+    """
+    if tolerance == 0.0:
+        return 0.0
+    sizes = torch.tensor([t + u for t, u in zip(*lengths, strict=True)], dtype=losses.dtype, device=losses.device)
+    rate = torch.where(torch.isfinite(losses), losses, torch.inf) / sizes
+    return tolerance * min(1.0, max(SUREST, float(rate.amin())))
 
 
 class Inputs(NamedTuple):
@@ -96,6 +111,11 @@ class Problem:
         floats = (self.encoder_out.dtype, self.predictor_out.dtype, self.compute)
         known = self.activation in ("tanh", "sigmoid") and torch.float64 not in floats
         return known and exponentials_of(self.kernels) is not None
+
+    def share(self, tolerance: float, group: Group, losses: Tensor) -> float:
+        """Of the occupancy of a group with these losses (G,), what its gradients may leave out."""
+        frames, labels = (sizes[group.first : group.stop] for sizes in self.lengths)
+        return share_of(tolerance, losses, Lengths(frames, labels))
 
     def group(self, first: int, stop: int, exponentials: bool = False) -> Group:
         """Utterances first..stop-1 with their nodes packed: no node stands for padding. With exponentials, if they serve and

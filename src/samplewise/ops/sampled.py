@@ -56,7 +56,7 @@ def parts(inputs: Inputs, lengths: Lengths, blank: int) -> Iterator[Part]:
 def positions(classes: Tensor, targets: Tensor, lengths: list[int], first: int) -> Tensor:
     """Where the targets (G, U) are among the ascending classes (S,); 0 beyond the lengths."""
     columns = find(classes.expand(targets.shape[0], -1).contiguous(), targets)
-    used = torch.arange(targets.shape[1])[None] < torch.tensor(lengths)[:, None]
+    used = torch.arange(targets.shape[1], device="cpu")[None] < torch.tensor(lengths, device="cpu")[:, None]
     missing = used & (columns < 0)
     if bool(missing.any()):
         g, u = missing.nonzero()[0].tolist()

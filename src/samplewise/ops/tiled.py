@@ -43,7 +43,9 @@ def run_group(
     occupancy = run_lattice(problem, group, out, weights, losses, gradients is not None)
     active = None
     if gradients is not None:
-        active = problem.kernels.select(*occupancy[1:], group.table, losses[group.first : group.stop], tolerance)
+        here = losses[group.first : group.stop]
+        share = problem.share(tolerance, group, here)
+        active = problem.kernels.select(*occupancy[1:], group.table, here, share)
         gradient_pass(problem, group, active, tile, occupancy, gradients, kept)
     active_nodes = None if active is None else active.numel()
     report_group("tiled", group.first, group.stop, group.nodes, active=active_nodes)
@@ -63,6 +65,7 @@ def run_pieces(
     active = None
     if gradients is not None:
         rows, active = gradients.open(problem, group), 0
+        share = problem.share(tolerance, group, losses[here])
         for piece in reversed(pieces):
             if piece is not pieces[-1]:
                 out = emissions(problem, group, piece, tile, buffer)
@@ -70,7 +73,7 @@ def run_pieces(
             edges.backward(problem, piece, *parts, losses[group.first], weights[group.first], *parts)
             if problem.label_factor != 1.0:
                 out.lp_label.mul_(problem.label_factor)
-            chosen = problem.kernels.select(*parts, piece.table, losses[here], tolerance)
+            chosen = problem.kernels.select(*parts, piece.table, losses[here], share)
             active += chosen.numel()
             occupancy = Occupancy(*(part[chosen] for part in out))
             gradient_pass(problem, group, chosen + piece.first, tile, occupancy, gradients, packed=True, rows=rows)

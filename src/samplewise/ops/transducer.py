@@ -16,8 +16,8 @@ from torch import Tensor
 from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.observe import calling, planned
-from samplewise.ops import batched, guided, sampled, samplewise, tiled
-from samplewise.ops.guards import finish_nonfinite, hold, once, release, scale_once
+from samplewise.ops import batched, guided, reasons, sampled, samplewise, tiled
+from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
 from samplewise.ops.problem import (
     BIAS,
     ENCODER,
@@ -147,6 +147,13 @@ def _outputs(gradients: Gradients | None, inputs: Sequence[Tensor | None], wante
     return outputs
 
 
+def _finish(losses: Tensor, inputs: Inputs, options: Options) -> Tensor:
+    def reason(b: int) -> str:
+        return reasons.of_joint_sum(inputs, b, options.activation, options.compute_dtype)
+
+    return finish_nonfinite(losses, options.on_nonfinite, reason)
+
+
 # --- losses added up with weights that are known beforehand ---------------------------------------------------------------
 
 
@@ -164,7 +171,7 @@ def transducer_sum(*arguments):
         Options(*arguments[INPUTS + 2 :]),
     )
     losses, gradients = run(inputs, weights, wanted, options)
-    losses = finish_nonfinite(losses, options.on_nonfinite)
+    losses = _finish(losses, inputs, options)
     real = real_dtype(options.compute_dtype)
     total = torch.dot(losses, weights.to(losses)).to(real)
     return (total, losses.to(real), *_outputs(gradients, inputs, wanted))
@@ -196,6 +203,7 @@ def _sum_backward(ctx, upstream, *unused):
     once(ctx)
     gradients: list[Tensor | None] = [None] * (INPUTS + 2 + len(Options._fields))
     if upstream is not None:
+        one_upstream(upstream)
         for i, (bit, gradient) in enumerate(zip(WANTED, release(ctx), strict=True)):
             if ctx.wanted & bit:
                 gradients[i] = scale_once(gradient, upstream).to(ctx.dtypes[i])
@@ -217,7 +225,7 @@ def transducer_each(*arguments):
     """Losses (B,)."""
     inputs, options = Inputs(*arguments[:INPUTS]), Options(*arguments[INPUTS + 1 :])
     losses, _ = run(inputs, torch.ones(inputs.encoder_out.shape[0]), 0, options)
-    return finish_nonfinite(losses, options.on_nonfinite).to(real_dtype(options.compute_dtype))
+    return _finish(losses, inputs, options).to(real_dtype(options.compute_dtype))
 
 
 @transducer_each.register_fake
@@ -233,7 +241,7 @@ def _each_setup(ctx, inputs, output):
 
 
 def _each_backward(ctx, upstream):
-    once(ctx)
+    first_derivative()
     saved = iter(ctx.saved_tensors)
     inputs = [next(saved) if given else None for given in ctx.given]
     found = transducer_sum(*inputs, upstream, ctx.wanted, *ctx.options)[2:]

@@ -24,13 +24,13 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 def derivative(x: Tensor, y: Tensor, activation: str) -> Tensor | float:
-    """act'(x), from y = act(x) where that suffices (tanh, relu, sigmoid) and from x elsewhere."""
+    """act'(x), from y = act(x) where that suffices (tanh, relu) and from x elsewhere."""
     if activation == "tanh":
         return 1.0 - y * y
     if activation == "relu":
         return (y > 0).to(y.dtype)
     if activation == "sigmoid":
-        return y * (1.0 - y)
+        return torch.sigmoid(x) * torch.sigmoid(-x)  # 1 - y has no digits left where y is nearly 1
     if activation == "gelu":
         return 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))) + x * torch.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
     if activation == "silu":

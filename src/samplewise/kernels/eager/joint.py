@@ -25,7 +25,7 @@ def joint_gradient(
     """
     real = d_encoder_rows.dtype
     sums = joint_out
-    if activation in ("gelu", "silu"):
+    if activation in ("sigmoid", "gelu", "silu"):
         sums = encoder_rows[frame].to(real) + predictor_rows[token].to(real)
     through = d_joint.to(real) * derivative(sums, joint_out.to(real), activation)  # (R, D)
     through.masked_fill_(d_joint == 0, 0.0)  # zero times NaN is zero here

@@ -9,6 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+TYPES = {
+    torch.float32: "<f4", torch.float64: "<f8", torch.bfloat16: "<i2", torch.float16: "<u2", torch.int64: "<i8",
+    torch.int32: "<i4", torch.bool: "|b1",
+}  # fmt: skip
+
 # Some threading layers of numba abort the process when two Python threads enter a parallel region at once.
 LOCK = threading.Lock()
 
@@ -38,12 +43,25 @@ def kernel(**options):
 
 
 def array(tensor: Tensor) -> np.ndarray:
-    """A NumPy view of `tensor`; bfloat16 as int16 and float16 as uint16, which are their bits."""
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy()
-    if tensor.dtype == torch.float16:
-        return tensor.view(torch.int16).numpy().view(np.uint16)
-    return tensor.numpy()
+    """A NumPy view of `tensor`; bfloat16 as int16 and float16 as uint16, which are their bits.
+
+    Not by `tensor.numpy()`: PyTorch would never again resize the storage, which sharded training does to its parameters.
+    """
+    return np.asarray(_View(tensor))
+
+
+class _View:
+    """What NumPy's array interface asks for; the array keeps this, and this the tensor."""
+
+    __slots__ = ("__array_interface__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        size = tensor.itemsize
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3, "shape": tuple(tensor.shape), "typestr": TYPES[tensor.dtype], "data": (tensor.data_ptr(), False),
+            "strides": None if tensor.is_contiguous() else tuple(step * size for step in tensor.stride()),
+        }  # fmt: skip
 
 
 def use_threads() -> int:

@@ -121,8 +121,9 @@ def _scatter_row(g, y, e, p, activation, de, dp):
             dp[d] += x
     elif activation == s.SIGMOID:
         for d in range(g.size):
-            v = s.load(y[d])
-            x = s.load(g[d]) * v * (s.type_of(v, 1.0) - v)
+            v = s.load(e[d]) + s.load(p[d])
+            x = s.load(g[d])
+            x = x * s.sigmoid_slope(v) if x != s.type_of(v, 0.0) else s.type_of(v, 0.0)
             de[d] += x
             dp[d] += x
     elif activation == s.GELU:

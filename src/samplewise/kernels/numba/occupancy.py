@@ -39,7 +39,7 @@ def select(gamma_blank: Tensor, gamma_label: Tensor, utterances: Tensor, losses:
         _cuts(gb, gl, table, array(losses), tolerance, cut, count)
         stop = np.cumsum(count)
         out = torch.empty(int(stop[-1]), dtype=torch.int64)
-        _fill(gb, gl, table, cut, stop - count, out.numpy())
+        _fill(gb, gl, table, cut, stop - count, array(out))
     return out
 
 

@@ -142,8 +142,18 @@ def _from_order(key, like):
 
 @register_jitable
 def sigmoid(x):
-    half = type_of(x, 0.5)
-    return half * tanh(half * x) + half
+    """To some units in the last place of the result, however small: half a tanh and a half would leave none of its digits."""
+    one = type_of(x, 1.0)
+    small = exp(-abs(x))
+    return (one if x >= type_of(x, 0.0) else small) / (one + small)
+
+
+@register_jitable
+def sigmoid_slope(x):
+    """Of sigmoid: to some units in the last place on both sides; y (1 - y) would leave none where y is 1."""
+    one = type_of(x, 1.0)
+    small = exp(-abs(x))
+    return small / ((one + small) * (one + small))
 
 
 @register_jitable

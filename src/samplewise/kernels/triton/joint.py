@@ -103,7 +103,7 @@ def _add_runs(
             g = widen(tl.load(dz + r[:, None] * dz_stride + d[None, :], mask=held, other=0), REAL)
             y = widen(tl.load(z + r[:, None] * z_stride + d[None, :], mask=held, other=0), REAL)
             x = y
-            if ACTIVATION == "gelu" or ACTIVATION == "silu":
+            if ACTIVATION == "gelu" or ACTIVATION == "silu" or ACTIVATION == "sigmoid":
                 f = tl.load(frame + r, mask=same, other=0)
                 k = tl.load(token + r, mask=same, other=0)
                 x = widen(tl.load(encoder_rows + f[:, None] * encoder_stride + d[None, :], mask=held, other=0), REAL)

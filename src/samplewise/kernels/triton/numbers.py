@@ -99,13 +99,13 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def slope(x, y, ACTIVATION: tl.constexpr):
-    """act'(x), from y = act(x) for tanh, relu and sigmoid; x is not read then."""
+    """act'(x), from y = act(x) for tanh and relu; x is not read then."""
     if ACTIVATION == "tanh":
         y = 1.0 - y * y
     elif ACTIVATION == "relu":
         y = tl.where(y > 0.0, 1.0, 0.0).to(y.dtype)
     elif ACTIVATION == "sigmoid":
-        y = y * (1.0 - y)
+        y = sigmoid(x) * sigmoid(-x)  # 1 - y has no digits left where y is nearly 1
     elif ACTIVATION == "gelu":
         density = 0.3989422804014327 * tl.exp(-0.5 * x * x)
         y = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * density
