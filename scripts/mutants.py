@@ -1,0 +1,246 @@
+"""Change one line of the code at a time, as scripts/mutants.yaml says, and run the tests that should notice.
+
+A change that every test lets pass, a survivor, is a line that may be wrong without anybody being told. Nothing here is changed:
+the work is done in copies of the files that git knows or would add, below .pytest_cache, where compiled kernels stay for the
+next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+
+import yaml
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = Path("scripts") / "mutants.yaml"
+COPIES = Path(".pytest_cache") / "mutants"
+FIELDS = {"name", "file", "find", "replace", "tests"}
+CAUGHT, SURVIVED, TOO_LONG, BROKEN = "caught", "SURVIVED", "TOO LONG", "DID NOT RUN"
+EPILOG = """\
+examples:
+  make mutants
+      All of them, in the project's own environment; some ten minutes on two cores, more where kernels are compiled anew.
+  python scripts/mutants.py --only beam lattice
+      Those whose names hold one of these words.
+  python scripts/mutants.py --only beam-threshold --show
+      And what pytest said.
+  python scripts/mutants.py --list
+      Names, files and changes; nothing is run.
+
+an entry of scripts/mutants.yaml:
+  - name: beam-threshold                  # unlike all others
+    file: src/samplewise/asr/beam.py
+    find: scores_left[beam - 1]           # exactly once in the file
+    replace: scores_left[0]
+    tests: [tests/asr/test_beam.py]       # files, or file::test, one of which must fail within the time limit
+
+A survivor is mended by a test, not by taking the entry out. An entry whose text is no longer found is an error: say the line as
+it is now, or take the entry out if there is no such line any more. Changes that make no difference do not belong in the list.
+
+exit codes: 0 all were caught; 1 something survived, or was not done within the time limit; 2 the list is wrong, tests fail
+without any change, or could not be run.
+"""
+
+
+class ListError(Exception):
+    """Entries that do not apply; the text says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str
+    find: str
+    replace: str
+    tests: tuple[str, ...]
+
+    def change(self, root: Path) -> str:
+        """The file's text with the change in it."""
+        text = (root / self.file).read_text(encoding="utf-8")
+        return text.replace(self.find, self.replace)
+
+
+def read(root: Path) -> list[Mutant]:
+    """The list of the checkout at `root`.
+
+    Raises:
+        ListError: it is not a list of entries that apply.
+    """
+    mutants, wrong, names = [], [], set()
+    for number, entry in enumerate(yaml.safe_load((root / LIST).read_text(encoding="utf-8")), 1):
+        if not isinstance(entry, dict) or entry.keys() != FIELDS:
+            wrong.append(f"entry {number}: it must have {', '.join(sorted(FIELDS))}, and nothing else")
+            continue
+        mutant = Mutant(*(str(entry[name]) for name in ("name", "file", "find", "replace")), tuple(entry["tests"]))
+        mutants.append(mutant)
+        if mutant.name in names:
+            wrong.append(f"{mutant.name}: another entry has this name")
+        names.add(mutant.name)
+        if found := fault(root, mutant):
+            wrong.append(f"{mutant.name}: {found}")
+    if wrong:
+        raise ListError("\n".join(wrong))
+    return mutants
+
+
+def fault(root: Path, mutant: Mutant) -> str | None:
+    """Why an entry does not apply, if so."""
+    if not (root / mutant.file).is_file():
+        return f"there is no {mutant.file}"
+    count = (root / mutant.file).read_text(encoding="utf-8").count(mutant.find)
+    if count != 1:
+        return f"its text is {count} times in {mutant.file}, not once; say the line as it is now: {mutant.find!r}"
+    if mutant.find == mutant.replace:
+        return "it changes nothing"
+    try:
+        compile(mutant.change(root), mutant.file, "exec")
+    except SyntaxError as error:
+        return f"with its change {mutant.file} is no Python: {error}"
+    for test in mutant.tests:
+        file, _, function = test.partition("::")
+        if not (root / file).is_file():
+            return f"there is no {file}"
+        if function and f"def {function.partition('[')[0]}(" not in (root / file).read_text(encoding="utf-8"):
+            return f"{file} has no {function}"
+    return None if mutant.tests else "it names no tests"
+
+
+def copy(root: Path, to: Path) -> None:
+    """The files of the checkout that git knows or would add, as they are now, and what was compiled in this place before."""
+    to.mkdir(parents=True, exist_ok=True)
+    for old in to.iterdir():
+        if old.name != COPIES.parts[0]:
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    listed = subprocess.run(
+        ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, check=True
+    )
+    for name in filter(None, listed.stdout.decode("utf-8", "surrogateescape").split("\0")):
+        if (root / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, to / name)
+
+
+def run_tests(directory: Path, tests: Sequence[str], limit: float) -> tuple[str, str]:
+    """What became of the tests in a copy, and what pytest said. Stopped with all its children after `limit` seconds."""
+    environment = {**os.environ, "PYTHONPATH": str(directory / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    with subprocess.Popen(
+        command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=limit)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return TOO_LONG, f"{process.communicate()[0]}\nstopped after {limit:.0f} s"
+    return {0: SURVIVED, 1: CAUGHT}.get(process.returncode, BROKEN), said
+
+
+def try_one(root: Path, directory: Path, mutant: Mutant, limit: float) -> tuple[str, str]:
+    """What becomes of one change in a copy, which is then as it was."""
+    file = directory / mutant.file
+    try:
+        file.write_text(mutant.change(root), encoding="utf-8")
+        return run_tests(directory, mutant.tests, limit)
+    finally:
+        shutil.copy2(root / mutant.file, file)
+
+
+def try_all(root: Path, mutants: Sequence[Mutant], jobs: int, limit: float, console: Console, show: bool) -> dict[str, str]:
+    """The result of every mutant, by name. Each job has a copy of its own."""
+    results: dict[str, str] = {}
+    free: Queue[Path] = Queue()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    (root / COPIES).mkdir(parents=True, exist_ok=True)
+    with FileLock(root / COPIES / "lock", timeout=0), Progress(*columns, console=console) as progress:
+        for job in range(jobs):
+            copy(root, root / COPIES / str(job))
+            free.put(root / COPIES / str(job))
+        tests = sorted({test for mutant in mutants for test in mutant.tests})
+        bar = progress.add_task("tests without a change", total=len(mutants))
+        result, said = run_tests(root / COPIES / "0", tests, max(limit, 20.0 * len(tests)))
+        if result != SURVIVED:
+            raise ListError(f"tests fail without any change, which must be mended first:\n{said}")
+
+        def work(mutant: Mutant) -> None:
+            directory, start = free.get(), time.monotonic()
+            try:
+                result, said = try_one(root, directory, mutant, limit)
+            finally:
+                free.put(directory)
+            results[mutant.name] = result
+            progress.advance(bar)
+            if show or result != CAUGHT:
+                change = f"{mutant.file}: {mutant.find!r} -> {mutant.replace!r}"
+                text = f"{result} {mutant.name} ({time.monotonic() - start:.0f} s)  {change}"
+                progress.console.print(text, markup=False, soft_wrap=True)
+            if show or result == BROKEN:
+                progress.console.print(said, markup=False, soft_wrap=True)
+
+        progress.update(bar, description="changes")
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(work, mutants))
+    return results
+
+
+def chosen(mutants: Sequence[Mutant], only: Sequence[str] | None) -> list[Mutant]:
+    """Those whose names hold one of the words; an exact name stands for itself alone."""
+    if only is None:
+        return list(mutants)
+    names = {mutant.name for mutant in mutants}
+    for word in only:
+        if not any(word in name for name in names):
+            raise ListError(f"--only {word}: no name in {LIST} holds this; --list says them")
+    exact = [word for word in only if word in names]
+    words = [word for word in only if word not in names]
+    return [mutant for mutant in mutants if mutant.name in exact or any(word in mutant.name for word in words)]
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="names, or parts of them (default: all)")
+    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    parser.add_argument("--show", action="store_true", help="say what pytest said of each")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="changes tried at the same time (default: 2)")
+    parser.add_argument("--limit", type=float, default=300, metavar="S", help="seconds for the tests of one (default: 300)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    options, console = parse(arguments), Console()
+    try:
+        mutants = chosen(read(root), options.only)
+        if options.list:
+            for mutant in mutants:
+                console.print(f"{mutant.name}  {mutant.file}\n  {mutant.find!r} -> {mutant.replace!r}", markup=False)
+            return 0
+        results = try_all(root, mutants, max(1, options.jobs), options.limit, console, options.show)
+    except (ListError, Timeout) as error:
+        print("another run works on these copies" if isinstance(error, Timeout) else error, file=sys.stderr)
+        return 2
+    counts = {kind: sorted(name for name in results if results[name] == kind) for kind in (SURVIVED, TOO_LONG, BROKEN)}
+    for kind, names in counts.items():
+        if names:
+            console.print(f"{kind}: {', '.join(names)}", markup=False, soft_wrap=True)
+    console.print(f"{sum(result == CAUGHT for result in results.values())} of {len(results)} changes were caught")
+    return 2 if counts[BROKEN] else 1 if counts[SURVIVED] or counts[TOO_LONG] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
