@@ -125,9 +125,8 @@ def copy(root: Path, to: Path) -> None:
     for old in to.iterdir():
         if old.name != COPIES.parts[0]:
             shutil.rmtree(old) if old.is_dir() else old.unlink()
-    listed = subprocess.run(
-        ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, check=True
-    )
+    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, check=True)
     for name in filter(None, listed.stdout.decode("utf-8", "surrogateescape").split("\0")):
         if (root / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)

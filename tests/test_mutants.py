@@ -1,4 +1,4 @@
-"""The list of changes that tests should notice applies to the code as it is; its runner tells what is noticed and what is not."""
+"""The list of changes that tests should notice applies to the code as it is; its runner tells what no test notices."""
 
 from __future__ import annotations
 
