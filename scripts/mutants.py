@@ -173,7 +173,7 @@ def try_all(root: Path, mutants: Sequence[Mutant], jobs: int, limit: float, cons
             free.put(root / COPIES / str(job))
         tests = sorted({test for mutant in mutants for test in mutant.tests})
         bar = progress.add_task("tests without a change", total=len(mutants))
-        result, said = run_tests(root / COPIES / "0", tests, max(limit, 20.0 * len(tests)))
+        result, said = run_tests(root / COPIES / "0", tests, limit * len(tests))
         if result != SURVIVED:
             raise ListError(f"tests fail without any change, which must be mended first:\n{said}")
 
@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         mutants = chosen(read(root), options.only)
         if options.list:
             for mutant in mutants:
-                console.print(f"{mutant.name}  {mutant.file}\n  {mutant.find!r} -> {mutant.replace!r}", markup=False)
+                console.print(f"{mutant.name}  {mutant.file}\n  {mutant.find!r} -> {mutant.replace!r}", markup=False, soft_wrap=True)
             return 0
         results = try_all(root, mutants, max(1, options.jobs), options.limit, console, options.show)
     except (ListError, Timeout) as error:

@@ -103,6 +103,15 @@ def test_an_epoch_is_as_many_utterances_over_all_processes(trainer, monkeypatch)
     assert trainer.state.log_history[-1]["epoch"] == 4 * 15 / 20
 
 
+@pytest.mark.parametrize(("processes", "accumulate"), [(1, 1), (4, 1), (4, 2)])
+def test_a_step_has_a_batch_for_every_process(tmp_path, monkeypatch, processes, accumulate):
+    trainer = make_trainer(tmp_path, training__accumulate=accumulate)
+    monkeypatch.setattr(transformers.TrainingArguments, "world_size", processes)
+    monkeypatch.setattr(trainer.accelerator, "prepare", lambda loader: loader)
+    batches = trainer.get_train_dataloader().batch_sampler
+    assert (batches.batches, batches.steps, batches.size) == (processes * accumulate, 6, 4)
+
+
 def drawn(trainer: TransducerTrainer) -> int:
     """What the next batch's classes are drawn from."""
     return trainer._class_generator().initial_seed()
