@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path("scripts") / "mutants.yaml"
 COPIES = Path(".pytest_cache") / "mutants"
-FIELDS = {"name", "file", "find", "replace", "tests"}
+FIELDS, OPTIONAL = {"name", "file", "find", "replace", "tests"}, {"only"}
 CAUGHT, SURVIVED, TOO_LONG, BROKEN = "caught", "SURVIVED", "TOO LONG", "DID NOT RUN"
 EPILOG = """\
 examples:
@@ -47,6 +47,7 @@ an entry of scripts/mutants.yaml:
     find: scores_left[beam - 1]           # exactly once in the file
     replace: scores_left[0]
     tests: [tests/asr/test_beam.py]       # files, or file::test, one of which must fail within the time limit
+    only: lstm                            # of these tests the ones whose names hold this (pytest -k); may be left out
 
 A survivor is mended by a test, not by taking the entry out. An entry whose text is no longer found is an error: say the line as
 it is now, or take the entry out if there is no such line any more. Changes that make no difference do not belong in the list.
@@ -67,6 +68,7 @@ class Mutant:
     find: str
     replace: str
     tests: tuple[str, ...]
+    only: str = ""
 
     def change(self, root: Path) -> str:
         """The file's text with the change in it."""
@@ -82,10 +84,11 @@ def read(root: Path) -> list[Mutant]:
     """
     mutants, wrong, names = [], [], set()
     for number, entry in enumerate(yaml.safe_load((root / LIST).read_text(encoding="utf-8")), 1):
-        if not isinstance(entry, dict) or entry.keys() != FIELDS:
-            wrong.append(f"entry {number}: it must have {', '.join(sorted(FIELDS))}, and nothing else")
+        if not isinstance(entry, dict) or not FIELDS <= entry.keys() <= FIELDS | OPTIONAL:
+            wrong.append(f"entry {number}: it must have {', '.join(sorted(FIELDS))}, perhaps only, and nothing else")
             continue
-        mutant = Mutant(*(str(entry[name]) for name in ("name", "file", "find", "replace")), tuple(entry["tests"]))
+        texts = (str(entry[name]) for name in ("name", "file", "find", "replace"))
+        mutant = Mutant(*texts, tuple(entry["tests"]), entry.get("only", ""))
         mutants.append(mutant)
         if mutant.name in names:
             wrong.append(f"{mutant.name}: another entry has this name")
@@ -133,10 +136,10 @@ def copy(root: Path, to: Path) -> None:
             shutil.copy2(root / name, to / name)
 
 
-def run_tests(directory: Path, tests: Sequence[str], limit: float) -> tuple[str, str]:
+def run_tests(directory: Path, tests: Sequence[str], only: str, limit: float) -> tuple[str, str]:
     """What became of the tests in a copy, and what pytest said. Stopped with all its children after `limit` seconds."""
     environment = {**os.environ, "PYTHONPATH": str(directory / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-k", only, *tests]
     with subprocess.Popen(
         command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         start_new_session=True,
@@ -156,7 +159,7 @@ def try_one(root: Path, directory: Path, mutant: Mutant, limit: float) -> tuple[
     file = directory / mutant.file
     try:
         file.write_text(mutant.change(root), encoding="utf-8")
-        return run_tests(directory, mutant.tests, limit)
+        return run_tests(directory, mutant.tests, mutant.only, limit)
     finally:
         shutil.copy2(root / mutant.file, file)
 
@@ -171,11 +174,12 @@ def try_all(root: Path, mutants: Sequence[Mutant], jobs: int, limit: float, cons
         for job in range(jobs):
             copy(root, root / COPIES / str(job))
             free.put(root / COPIES / str(job))
-        tests = sorted({test for mutant in mutants for test in mutant.tests})
         bar = progress.add_task("tests without a change", total=len(mutants))
-        result, said = run_tests(root / COPIES / "0", tests, limit * len(tests))
-        if result != SURVIVED:
-            raise ListError(f"tests fail without any change, which must be mended first:\n{said}")
+        for only in sorted({mutant.only for mutant in mutants}):
+            tests = sorted({test for mutant in mutants if mutant.only == only for test in mutant.tests})
+            result, said = run_tests(root / COPIES / "0", tests, only, limit * len(tests))
+            if result != SURVIVED:
+                raise ListError(f"tests fail without any change, which must be mended first:\n{said}")
 
         def work(mutant: Mutant) -> None:
             directory, start = free.get(), time.monotonic()
@@ -227,7 +231,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         mutants = chosen(read(root), options.only)
         if options.list:
             for mutant in mutants:
-                console.print(f"{mutant.name}  {mutant.file}\n  {mutant.find!r} -> {mutant.replace!r}", markup=False, soft_wrap=True)
+                print(f"{mutant.name}  {mutant.file}\n  {mutant.find!r} -> {mutant.replace!r}")
             return 0
         results = try_all(root, mutants, max(1, options.jobs), options.limit, console, options.show)
     except (ListError, Timeout) as error:

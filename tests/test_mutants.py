@@ -73,6 +73,14 @@ def test_a_change_that_ends_the_tests_early_or_never_is_not_caught(runner, check
     assert "DID NOT RUN: less" in capsys.readouterr().out
 
 
+def test_of_the_tests_only_some(runner, checkout, capsys):
+    root = checkout({"only": "other"}, {"name": "first", "only": "few"})
+    with (root / "test_code.py").open("a") as file:
+        file.write("\n\ndef test_other():\n    assert few(1)\n")
+    assert runner.main(["--jobs", "1"], root) == 1
+    assert "SURVIVED: less\n" in capsys.readouterr().out
+
+
 def test_tests_that_fail_anyway_catch_nothing(runner, checkout, capsys):
     root = checkout({})
     (root / "test_code.py").write_text("def test_few():\n    assert False\n")
@@ -91,7 +99,7 @@ def test_tests_that_fail_anyway_catch_nothing(runner, checkout, capsys):
         ({"tests": ["test_gone.py"]}, "less: there is no test_gone.py"),
         ({"tests": ["test_code.py::test_gone"]}, "less: test_code.py has no test_gone"),
         ({"tests": []}, "less: it names no tests"),
-        ({"why": "so"}, "entry 1: it must have file, find, name, replace, tests"),
+        ({"why": "so"}, "entry 1: it must have file, find, name, replace, tests, perhaps only"),
     ],
 )
 def test_entries_that_do_not_apply_are_errors(runner, checkout, capsys, entry, message):
