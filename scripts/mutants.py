@@ -1,4 +1,4 @@
-"""Change one line of the code at a time, as scripts/mutants.yaml says, and run the tests that should notice.
+"""Change one line of the code at a time, as scripts/mutations/*.yaml say, and run the tests that should notice.
 
 A change that every test lets pass, a survivor, is a line that may be wrong without anybody being told. Nothing here is changed:
 the work is done in copies of the files that git knows or would add, below .pytest_cache, where compiled kernels stay for the
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 ROOT = Path(__file__).resolve().parents[1]
-LIST = Path("scripts") / "mutants.yaml"
+LISTS = Path("scripts") / "mutations"
 COPIES = Path(".pytest_cache") / "mutants"
 FIELDS, OPTIONAL = {"name", "file", "find", "replace", "tests"}, {"only"}
 CAUGHT, SURVIVED, TOO_LONG, BROKEN = "caught", "SURVIVED", "TOO LONG", "DID NOT RUN"
@@ -41,7 +41,7 @@ examples:
   python scripts/mutants.py --list
       Names, files and changes; nothing is run.
 
-an entry of scripts/mutants.yaml:
+an entry of scripts/mutations/*.yaml:
   - name: beam-threshold                  # unlike all others
     file: src/samplewise/asr/beam.py
     find: scores_left[beam - 1]           # exactly once in the file
@@ -77,15 +77,17 @@ class Mutant:
 
 
 def read(root: Path) -> list[Mutant]:
-    """The list of the checkout at `root`.
+    """The lists of the checkout at `root`.
 
     Raises:
         ListError: it is not a list of entries that apply.
     """
     mutants, wrong, names = [], [], set()
-    for number, entry in enumerate(yaml.safe_load((root / LIST).read_text(encoding="utf-8")), 1):
+    files = sorted((root / LISTS).glob("*.yaml"))
+    entries = [(path.name, n, e) for path in files for n, e in enumerate(yaml.safe_load(path.read_text(encoding="utf-8")), 1)]
+    for file, number, entry in entries:
         if not isinstance(entry, dict) or not FIELDS <= entry.keys() <= FIELDS | OPTIONAL:
-            wrong.append(f"entry {number}: it must have {', '.join(sorted(FIELDS))}, perhaps only, and nothing else")
+            wrong.append(f"entry {number} of {file}: it must have {', '.join(sorted(FIELDS))}, perhaps only, and nothing else")
             continue
         texts = (str(entry[name]) for name in ("name", "file", "find", "replace"))
         mutant = Mutant(*texts, tuple(entry["tests"]), entry.get("only", ""))
@@ -209,7 +211,7 @@ def chosen(mutants: Sequence[Mutant], only: Sequence[str] | None) -> list[Mutant
     names = {mutant.name for mutant in mutants}
     for word in only:
         if not any(word in name for name in names):
-            raise ListError(f"--only {word}: no name in {LIST} holds this; --list says them")
+            raise ListError(f"--only {word}: no name in {LISTS} holds this; --list says them")
     exact = [word for word in only if word in names]
     words = [word for word in only if word not in names]
     return [mutant for mutant in mutants if mutant.name in exact or any(word in mutant.name for word in words)]

@@ -25,7 +25,7 @@ def runner() -> ModuleType:
 
 def test_every_entry_applies(runner):
     mutants = runner.read(ROOT)
-    assert len(mutants) > 10
+    assert len(mutants) > 100
     assert all(mutant.change(ROOT) != (ROOT / mutant.file).read_text(encoding="utf-8") for mutant in mutants)
 
 
@@ -36,14 +36,14 @@ ENTRY = {"name": "less", "file": "code.py", "find": "x < 3", "replace": "x < 2",
 def checkout(tmp_path, monkeypatch):
     """A project of one function and one test, under git."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # starts faster
-    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "mutations").mkdir(parents=True)
     (tmp_path / "code.py").write_text("def few(x):\n    return x < 3\n\n\ndef many(x):\n    return x > 9\n")
     (tmp_path / "test_code.py").write_text("from code import few\n\n\ndef test_few():\n    assert few(2) and not few(3)\n")
     (tmp_path / ".gitignore").write_text(".pytest_cache/\n")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
 
     def write(*entries):
-        (tmp_path / "scripts" / "mutants.yaml").write_text(yaml.safe_dump([{**ENTRY, **entry} for entry in entries]))
+        (tmp_path / "scripts" / "mutations" / "list.yaml").write_text(yaml.safe_dump([{**ENTRY, **entry} for entry in entries]))
         return tmp_path
 
     return write
@@ -99,7 +99,7 @@ def test_tests_that_fail_anyway_catch_nothing(runner, checkout, capsys):
         ({"tests": ["test_gone.py"]}, "less: there is no test_gone.py"),
         ({"tests": ["test_code.py::test_gone"]}, "less: test_code.py has no test_gone"),
         ({"tests": []}, "less: it names no tests"),
-        ({"why": "so"}, "entry 1: it must have file, find, name, replace, tests, perhaps only"),
+        ({"why": "so"}, "entry 1 of list.yaml: it must have file, find, name, replace, tests, perhaps only"),
     ],
 )
 def test_entries_that_do_not_apply_are_errors(runner, checkout, capsys, entry, message):
