@@ -8,6 +8,7 @@ next time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -17,9 +18,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from queue import Queue
 
+import pytest
 import yaml
 from filelock import FileLock, Timeout
 from rich.console import Console
@@ -29,6 +32,14 @@ ROOT = Path(__file__).resolve().parents[1]
 LISTS = Path("scripts") / "mutations"
 COPIES = Path(".pytest_cache") / "mutants"
 FIELDS, OPTIONAL = {"name", "file", "find", "replace", "tests"}, {"only"}
+FORKS = get_context("forkserver")  # one process imports what all tests need, which takes longer than most tests do
+PRELOAD = [
+    "torch",
+    "transformers.trainer",
+    "hypothesis",
+    "jiwer",
+    "soundfile",
+]  # not numba: conftest.py says where its cache is
 CAUGHT, SURVIVED, TOO_LONG, BROKEN = "caught", "SURVIVED", "TOO LONG", "DID NOT RUN"
 EPILOG = """\
 examples:
@@ -138,22 +149,35 @@ def copy(root: Path, to: Path) -> None:
             shutil.copy2(root / name, to / name)
 
 
+def run_pytest(directory: Path, tests: Sequence[str], only: str, said: Path) -> None:
+    """In a process of its own: the tests of a copy, whose code shadows what else is installed."""
+    os.setsid()
+    os.chdir(directory)
+    for stream in (1, 2):
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    os.environ |= {"PYTHONPATH": str(directory / "src"), "PYTHONDONTWRITEBYTECODE": "1"}  # of processes that tests start
+    sys.dont_write_bytecode = True  # two versions of a file within a second look the same to its cache
+    sys.path[:0] = [str(directory / "src"), str(directory)]
+    raise SystemExit(int(pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-k", only, *tests])))
+
+
 def run_tests(directory: Path, tests: Sequence[str], only: str, limit: float) -> tuple[str, str]:
-    """What became of the tests in a copy, and what pytest said. Stopped with all its children after `limit` seconds."""
-    environment = {**os.environ, "PYTHONPATH": str(directory / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-k", only, *tests]
-    with subprocess.Popen(
-        command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            said, _ = process.communicate(timeout=limit)
-        except BaseException as error:
+    """What became of the tests in a copy, and what pytest said. Stopped with all that they started after `limit` seconds."""
+    said = directory.with_suffix(".txt")
+    said.unlink(missing_ok=True)
+    process = FORKS.Process(target=run_pytest, args=(directory, tests, only, said))
+    process.start()
+    try:
+        process.join(limit)
+    finally:
+        late = process.is_alive()
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            return TOO_LONG, f"{process.communicate()[0]}\nstopped after {limit:.0f} s"
-    return {0: SURVIVED, 1: CAUGHT}.get(process.returncode, BROKEN), said
+        process.join()
+    text = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
+    if late:
+        return TOO_LONG, f"{text}\nstopped after {limit:.0f} s"
+    return {0: SURVIVED, 1: CAUGHT}.get(process.exitcode, BROKEN), text
 
 
 def try_one(root: Path, directory: Path, mutant: Mutant, limit: float) -> tuple[str, str]:
@@ -235,6 +259,11 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
             for mutant in mutants:
                 print(f"{mutant.name}  {mutant.file}\n  {mutant.find!r} -> {mutant.replace!r}")
             return 0
+        os.environ |= {
+            "TRITON_INTERPRET": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }  # before they are imported, as in tests/conftest.py
+        FORKS.set_forkserver_preload(PRELOAD)
         results = try_all(root, mutants, max(1, options.jobs), options.limit, console, options.show)
     except (ListError, Timeout) as error:
         print("another run works on these copies" if isinstance(error, Timeout) else error, file=sys.stderr)

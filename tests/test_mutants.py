@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,12 +13,11 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture(scope="module")
-def runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutants", ROOT / "scripts" / "mutants.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mutants"] = module  # dataclasses look for it
-    spec.loader.exec_module(module)
+@pytest.fixture
+def runner(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "scripts")  # processes that it starts import it by its name
+    module = importlib.import_module("mutants")
+    monkeypatch.setattr(module, "PRELOAD", [])
     return module
 
 
