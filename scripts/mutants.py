@@ -15,10 +15,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from queue import Queue
 
@@ -33,13 +33,7 @@ LISTS = Path("scripts") / "mutations"
 COPIES = Path(".pytest_cache") / "mutants"
 FIELDS, OPTIONAL = {"name", "file", "find", "replace", "tests"}, {"only"}
 FORKS = get_context("forkserver")  # one process imports what all tests need, which takes longer than most tests do
-PRELOAD = [
-    "torch",
-    "transformers.trainer",
-    "hypothesis",
-    "jiwer",
-    "soundfile",
-]  # not numba: conftest.py says where its cache is
+PRELOAD = ["torch", "transformers.trainer", "jiwer", "soundfile"]  # not numba, whose cache conftest.py places
 CAUGHT, SURVIVED, TOO_LONG, BROKEN = "caught", "SURVIVED", "TOO LONG", "DID NOT RUN"
 EPILOG = """\
 examples:
@@ -80,6 +74,9 @@ class Mutant:
     replace: str
     tests: tuple[str, ...]
     only: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}  {self.file}: {self.find!r} -> {self.replace!r}"
 
     def change(self, root: Path) -> str:
         """The file's text with the change in it."""
@@ -158,7 +155,8 @@ def run_pytest(directory: Path, tests: Sequence[str], only: str, said: Path) -> 
     os.environ |= {"PYTHONPATH": str(directory / "src"), "PYTHONDONTWRITEBYTECODE": "1"}  # of processes that tests start
     sys.dont_write_bytecode = True  # two versions of a file within a second look the same to its cache
     sys.path[:0] = [str(directory / "src"), str(directory)]
-    raise SystemExit(int(pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-k", only, *tests])))
+    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    raise SystemExit(int(pytest.main([*options, "-k", only, *tests])))
 
 
 def run_tests(directory: Path, tests: Sequence[str], only: str, limit: float) -> tuple[str, str]:
@@ -191,8 +189,11 @@ def try_one(root: Path, directory: Path, mutant: Mutant, limit: float) -> tuple[
 
 
 def try_all(root: Path, mutants: Sequence[Mutant], jobs: int, limit: float, console: Console, show: bool) -> dict[str, str]:
-    """The result of every mutant, by name. Each job has a copy of its own."""
-    results: dict[str, str] = {}
+    """The result of every mutant, by name. Each job has a copy of its own.
+
+    Raises:
+        ListError: tests fail without any change.
+    """
     free: Queue[Path] = Queue()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     (root / COPIES).mkdir(parents=True, exist_ok=True)
@@ -200,32 +201,38 @@ def try_all(root: Path, mutants: Sequence[Mutant], jobs: int, limit: float, cons
         for job in range(jobs):
             copy(root, root / COPIES / str(job))
             free.put(root / COPIES / str(job))
-        bar = progress.add_task("tests without a change", total=len(mutants))
-        for only in sorted({mutant.only for mutant in mutants}):
-            tests = sorted({test for mutant in mutants if mutant.only == only for test in mutant.tests})
-            result, said = run_tests(root / COPIES / "0", tests, only, limit * len(tests))
-            if result != SURVIVED:
-                raise ListError(f"tests fail without any change, which must be mended first:\n{said}")
 
-        def work(mutant: Mutant) -> None:
-            directory, start = free.get(), time.monotonic()
-            try:
-                result, said = try_one(root, directory, mutant, limit)
-            finally:
-                free.put(directory)
-            results[mutant.name] = result
-            progress.advance(bar)
-            if show or result != CAUGHT:
-                change = f"{mutant.file}: {mutant.find!r} -> {mutant.replace!r}"
-                text = f"{result} {mutant.name} ({time.monotonic() - start:.0f} s)  {change}"
-                progress.console.print(text, markup=False, soft_wrap=True)
-            if show or result == BROKEN:
-                progress.console.print(said, markup=False, soft_wrap=True)
+        def all_of(doing: str, items: Sequence, expected: str, work: Callable) -> list[str]:
+            bar = progress.add_task(doing, total=len(items))
 
-        progress.update(bar, description="changes")
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(work, mutants))
-    return results
+            def one(item) -> str:
+                directory, start = free.get(), time.monotonic()
+                try:
+                    result, said = work(directory, item)
+                finally:
+                    free.put(directory)
+                progress.advance(bar)
+                lines = [f"{result} ({time.monotonic() - start:.0f} s) {item}"] if result != expected or show else []
+                lines += [said] if show or result not in (expected, SURVIVED) else []
+                for line in lines:
+                    progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                return result
+
+            with ThreadPoolExecutor(jobs) as pool:
+                try:
+                    return list(pool.map(one, items))
+                except BaseException:  # Ctrl-C: what has not begun does not begin
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    for process in active_children():
+                        process.kill()
+                    raise
+
+        tests = sorted({(test, mutant.only) for mutant in mutants for test in mutant.tests})
+        found = all_of("without a change", tests, SURVIVED, lambda place, test: run_tests(place, test[:1], test[1], limit))
+        if set(found) != {SURVIVED}:
+            raise ListError("tests fail without any change, which must be mended first")
+        found = all_of("changes", mutants, CAUGHT, lambda place, mutant: try_one(root, place, mutant, limit))
+        return {mutant.name: result for mutant, result in zip(mutants, found, strict=True)}
 
 
 def chosen(mutants: Sequence[Mutant], only: Sequence[str] | None) -> list[Mutant]:
@@ -257,12 +264,9 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         mutants = chosen(read(root), options.only)
         if options.list:
             for mutant in mutants:
-                print(f"{mutant.name}  {mutant.file}\n  {mutant.find!r} -> {mutant.replace!r}")
+                print(mutant)
             return 0
-        os.environ |= {
-            "TRITON_INTERPRET": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-        }  # before they are imported, as in tests/conftest.py
+        os.environ |= {"TRITON_INTERPRET": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # before imports, as in tests/conftest.py
         FORKS.set_forkserver_preload(PRELOAD)
         results = try_all(root, mutants, max(1, options.jobs), options.limit, console, options.show)
     except (ListError, Timeout) as error:
