@@ -161,13 +161,15 @@ def test_progress_outlives_a_process():
     assert anew.utterances == 0 and anew.seconds < 60.0
 
 
-def test_what_the_losses_did_is_over_all_batches(trainer):
+def test_what_the_losses_did_is_over_all_batches_and_processes(trainer, monkeypatch):
     """The share of nodes is a ratio of sums; the bound the largest."""
+    other = torch.tensor([[50.0, 100.0, 2e-9]], dtype=torch.float64)
+    monkeypatch.setattr(trainer.accelerator, "gather", lambda own: torch.cat([own, other]))
     for active, nodes, bound in ((10, 100, 1e-9), (90, 300, 3e-9)):
         group = SimpleNamespace(active_nodes=active, nodes=nodes, bound=bound)
         trainer.reports.add(SimpleNamespace(groups=[group]))
     trainer.sums = {"labels": 1.0}
     trainer.log({"loss": 3.0})
     line = trainer.state.log_history[-1]
-    assert (line["active_share"], line["bound"]) == (pytest.approx(100 / 400), pytest.approx(3e-9))
+    assert (line["active_share"], line["bound"]) == (pytest.approx(150 / 500), pytest.approx(3e-9))
     assert Observation().groups == []
