@@ -227,8 +227,9 @@ def try_all(root: Path, mutants: Sequence[Mutant], jobs: int, limit: float, cons
                         process.kill()
                     raise
 
+        # These compile kernels perhaps, so they have more time.
         tests = sorted({(test, mutant.only) for mutant in mutants for test in mutant.tests})
-        found = all_of("without a change", tests, SURVIVED, lambda place, test: run_tests(place, test[:1], test[1], limit))
+        found = all_of("without a change", tests, SURVIVED, lambda place, test: run_tests(place, test[:1], test[1], 3 * limit))
         if set(found) != {SURVIVED}:
             raise ListError("tests fail without any change, which must be mended first")
         found = all_of("changes", mutants, CAUGHT, lambda place, mutant: try_one(root, place, mutant, limit))

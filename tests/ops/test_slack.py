@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from samplewise.ops.bounds import Slack, Whole, product_error
+from samplewise.ops.bounds import Slack, Whole, choose, gather, product_error
+from samplewise.ops.tiles import Tile
 from tests.ops.test_bounds import call_of
 from tests.problems import make
 
@@ -80,3 +81,29 @@ def test_longer_encodings_make_scores_less_exact():
         whole = Whole.of(call)
         found.append(of_stretch(Slack.of(call, call.group(0, 1), whole), whole, (0, 3), weight))
     assert 20 * found[0] < found[1] < 100 * found[0]
+
+
+@pytest.mark.parametrize("masked", [None, 2, 4])
+def test_the_others_are_all_classes_that_are_left(masked):
+    """Their rows and biases, summed, and their number: those that are masked count neither here nor there."""
+    weight, bias = torch.randn(6, DIM), torch.randn(6)
+    if masked is not None:
+        bias[masked] = -torch.inf
+    slack, call, whole = slack_of(weight, bias=bias)
+    classes = torch.tensor([[0, 2, 3]])
+    left = [v for v in (1, 4, 5) if v != masked]
+    found, found_bias, rest, _ = gather(call, whole, torch.tensor([[0, 0, 5]]), classes, slack)
+    torch.testing.assert_close(found[0], torch.cat((weight[classes[0]], weight[left].sum(0, keepdim=True))))
+    torch.testing.assert_close(found_bias[0], torch.cat((bias[classes[0]], bias[left].sum()[None])))
+    assert rest.tolist() == [len(left)]
+
+
+def test_the_classes_of_a_stretch_are_different_and_begin_with_blank():
+    """Also where blank is the likeliest: a class that counted twice would make a denominator too large."""
+    weight, bias = torch.randn(40, DIM), torch.zeros(40)
+    bias[0] = 20.0
+    _, call, _ = slack_of(weight, bias=bias)
+    stretches = torch.tensor([[0, 0, 2], [0, 2, 5]])
+    for _, classes, _ in choose(call, call.group(0, 1), stretches, Tile.of(call, 8, gradient=False), 14):
+        assert classes[:, 0].tolist() == [0] * len(classes)
+        assert all(len(set(row)) == 15 for row in classes.tolist())
