@@ -38,7 +38,7 @@ CAUGHT, SURVIVED, TOO_LONG, BROKEN = "caught", "SURVIVED", "TOO LONG", "DID NOT 
 EPILOG = """\
 examples:
   make mutants
-      All of them, in the project's own environment; some ten minutes on two cores, more where kernels are compiled anew.
+      All of them, in the project's own environment: some seconds each, much longer where a change has kernels compiled anew.
   python scripts/mutants.py --only beam lattice
       Those whose names hold one of these words.
   python scripts/mutants.py --only beam-threshold --show
