@@ -63,6 +63,13 @@ def test_the_order_is_the_same_for_the_same_seed_only():
     assert timed(20) == timed(20) and timed(20) != timed(20, seed=2)
 
 
+def test_every_epoch_has_an_order_of_its_own():
+    pairs = list(chain(*numbered(pool=1)))
+    orders = [[index for at, index in pairs if at == epoch] for epoch in range(3)]
+    assert all(sorted(order) == list(range(20)) for order in orders)
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
 def test_two_processes_take_the_utterances_of_one():
     alone, shared = list(numbered(batches=1)), list(numbered(batches=2))
     assert [sorted(batch) for batch in alone] == [sorted(shared[i] + shared[i + 1]) for i in range(0, len(shared), 2)]
