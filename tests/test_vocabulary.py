@@ -192,6 +192,8 @@ def test_more_labels_than_size_all_stay_and_that_is_said(caplog):
     assert "up to 31 classes, more than size 8" in caplog.text
     problem = make((40, 5), (30, 2), vocab=100, dim=4).replace(targets=targets)
     assert torch.isfinite(ours(problem, vocabulary=vocabulary)[0])
+    just_fits = sample_vocabulary(targets, torch.tensor([30, 2]), 100, 31, scope="utterance")
+    assert just_fits.sizes.tolist() == [31, 31] and just_fits.grown == 0
 
 
 def test_likely_negatives_come_from_the_ctc_head():

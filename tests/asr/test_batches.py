@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -63,6 +63,13 @@ def test_the_order_is_the_same_for_the_same_seed_only():
     assert timed(20) == timed(20) and timed(20) != timed(20, seed=2)
 
 
+def test_every_epoch_has_an_order_of_its_own():
+    pairs = list(chain(*numbered(pool=1)))
+    orders = [[index for at, index in pairs if at == epoch] for epoch in range(3)]
+    assert all(sorted(order) == list(range(20)) for order in orders)
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
 def test_two_processes_take_the_utterances_of_one():
     alone, shared = list(numbered(batches=1)), list(numbered(batches=2))
     assert [sorted(batch) for batch in alone] == [sorted(shared[i] + shared[i + 1]) for i in range(0, len(shared), 2)]
@@ -105,6 +112,12 @@ def test_batches_by_seconds_leave_nothing_out_and_take_nothing_twice(batches):
 def test_the_number_of_utterances_is_bounded_and_an_overlong_one_goes_alone():
     assert max(len(batch) for step in timed(60, size=5) for batch in step) == 5
     assert all(len(batch) == 1 for step in timed(60, seconds=0.1) for batch in step)
+
+
+def test_steps_by_seconds_come_in_no_order_of_length():
+    longest = [max(Speech().seconds(*pair) for pair in chain(*step)) for step in timed(30)]
+    falls = sum(after < before for before, after in pairwise(longest))
+    assert 8 <= falls <= 21, "of 29; sorted steps rise at the end of each pool alone"
 
 
 def test_unknown_lengths_are_told():

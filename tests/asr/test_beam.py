@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from samplewise.asr.beam import Hypothesis, Rows, beam_search, log_add, one_frame
+from samplewise.asr.beam import Hypothesis, Rows, beam_search, best, emit, log_add, one_frame
 from samplewise.asr.checkpoint import Recogniser, Run
 from samplewise.asr.decode import greedy, search
 from samplewise.asr.model import Transducer
@@ -76,6 +76,35 @@ def test_a_frame_emits_no_more_than_the_bound(max_symbols):
         max_symbols,
     )
     assert {len(labels) for labels in found[0]} == set(range(max_symbols + 1))
+
+
+@pytest.mark.parametrize(("beam", "kept"), [(1, {}), (2, {(1, 2), (1, 1)}), (3, {(1, 2), (1, 1), (1, 3)})])
+def test_a_longer_sequence_must_beat_the_worst_that_would_be_kept(beam, kept):
+    """Of those that have left the frame with scores -1, -4 and -6, the `beam` best would be kept, and the last of these counts:
+    -1.5 and -3 are worse than the first of two, -5 is worse than the second and better than the third."""
+    model = network(0, 0.5)
+    left = {0: {(): Hypothesis(-1.0, 0), (1,): Hypothesis(-4.0, 0), (2,): Hypothesis(-6.0, 0)}}
+    log_probs = torch.tensor([[0.0, -2.0, -0.5, -4.0, -7.0, -8.0]])
+    staying, rows = emit(model, [(0, (1,), Hypothesis(-1.0, 0))], log_probs, left, Rows(*model.predictor.start(1)), beam)
+    assert set(staying.get(0, ())) == set(kept)
+    if kept:
+        assert [one.score for one in staying[0].values()] == [-1.5, -3.0, -5.0][: len(kept)]
+        assert sorted(one.row for one in staying[0].values()) == list(range(1, 1 + len(kept)))
+        assert len(rows.predicted) == 1 + len(kept)
+
+
+def test_fewer_than_a_beam_keep_everything():
+    model = network(0, 0.5)
+    left = {0: {(): Hypothesis(-1.0, 0)}}
+    ends = [(0, (), Hypothesis(-50.0, 0))]
+    log_probs = torch.tensor([[0.0, -20.0, -30.0, -40.0, -70.0, -80.0]])
+    staying, _ = emit(model, ends, log_probs, left, Rows(*model.predictor.start(1)), 2)
+    assert {labels: one.score for labels, one in staying[0].items()} == {(1,): -70.0, (2,): -80.0}
+
+
+def test_the_best_of_some():
+    scores = {(1,): -3.0, (2,): -1.0, (3,): -2.0}
+    assert list(best({labels: Hypothesis(score, 0) for labels, score in scores.items()}, 2)) == [(2,), (3,)]
 
 
 def test_a_beam_wider_than_the_classes():

@@ -55,3 +55,14 @@ def test_silence_is_finite():
 
 def test_more_bands_than_the_transform_resolves_warn_nobody():
     assert make_features(LogMelOptions(sample_rate=8000, mels=128)).dim == 128
+
+
+def test_bands_are_spaced_on_the_mel_scale():
+    """2595 log10(1 + f / 700) of their centres grows by the same amount from band to band, as in most recipes."""
+    options = LogMelOptions(sample_rate=16000, mels=20, low=20.0, window=0.128)
+    bank = LogMel(options).bank.double()  # fine enough bins for centres of triangles
+    hertz = torch.linspace(0, 8000, len(bank), dtype=torch.float64)
+    mel = 2595 * torch.log10(1 + hertz / 700)
+    edges = torch.linspace(float(2595 * np.log10(1 + 20 / 700)), float(mel[-1]), 22, dtype=torch.float64)
+    assert (mel[bank.argmax(0)] - edges[1:-1]).abs().max() < 0.1 * (edges[1] - edges[0])
+    assert torch.equal(bank[mel > edges[2]][:, 0], torch.zeros(int((mel > edges[2]).sum()), dtype=torch.float64))

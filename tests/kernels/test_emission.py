@@ -70,6 +70,17 @@ def test_large_scores_keep_their_digits(kernels, level):
     torch.testing.assert_close(gradient.double(), right.exp(), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("place", [3, 1100, 2499])
+def test_many_classes_far_below_one(kernels, place):
+    """In whichever part of a row a kernel meets it."""
+    logits = torch.zeros(8, 2500)
+    logits[:, place] = 500.0
+    node, label = torch.arange(8), torch.full((8,), place)
+    log_denominator, lp_blank, lp_label = emission(kernels, logits, torch.zeros(2500), node, label, 7)
+    assert log_denominator[:8].tolist() == [500.0] * 8
+    assert lp_label[:8].tolist() == [0.0] * 8 and lp_blank[:8].tolist() == [-500.0] * 8
+
+
 def test_the_largest_class_of_a_sure_row_costs_nothing(kernels):
     """Where one score towers over the others, its log-probability is 0, not a rounding error of the score."""
     logits = torch.randn(64, 9) * 300

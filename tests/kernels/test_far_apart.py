@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from samplewise.kernels.layout import packed_table
 from tests.kernels.test_lattice import INF, emissions, right, run
 
 
@@ -119,3 +120,19 @@ def test_nodes_beside_the_utterances_are_not_touched(kernels):
         assert torch.equal(within[0], apart[0])
         for x, y in zip(within[1:], apart[1:], strict=True):
             assert torch.equal(x[100 : 100 + nodes], y) and x[:100].isnan().all() and x[100 + nodes :].isnan().all()
+
+
+@pytest.mark.parametrize("emission", [0.49, 0.51, 0.7, 0.72])
+def test_numbers_that_grow_or_shrink_a_little_with_every_step(kernels, emission):
+    """Emissions whose mantissas are all far from 1: their products over thousands of steps are beyond float64. All paths are
+    alike, so the loss has a formula."""
+    if not kernels.__name__.endswith("numba"):
+        pytest.skip("has no mantissas, and takes long")
+    frames, labels = 4500, 3
+    emissions = torch.full((2, frames * (labels + 1)), math.log(emission), dtype=torch.float64)
+    table, _ = packed_table([frames], [labels], frames, labels + 1, labels, torch.device("cpu"))
+    losses, gammas = torch.empty(1, dtype=torch.float64), torch.empty_like(emissions)
+    kernels.lattice(*emissions, table, torch.ones(1, dtype=torch.float64), losses, *gammas)
+    paths = math.log(math.comb(frames - 1 + labels, labels))
+    assert losses.item() == pytest.approx(-(paths + (frames + labels) * math.log(emission)), rel=1e-12)
+    assert gammas.sum().item() == pytest.approx(frames + labels, rel=1e-9)

@@ -134,6 +134,23 @@ def test_select_counts_in_float64(kernels):
         assert {1, 2} <= set(kept.tolist())
 
 
+def test_select_leaves_out_as_much_as_it_may(kernels):
+    """An eighth of the occupancy is exactly that of the first node; the next one is hardly more."""
+    gamma = torch.tensor([1.0, 1.0 + 1 / 256, 6.0 - 1 / 256])
+    kept = kernels.select(gamma, torch.zeros(3), table_of(3), FINITE[:1], 0.125)
+    assert kept.tolist() == [1, 2]
+
+
+def test_select_adds_up_many_small_occupancies(kernels):
+    """Half of 50000 of them are a quarter of all that there is; a float32 sum would lose count."""
+    gamma = 1e-5 + torch.rand(50_001) * 1e-7
+    gamma[777] = gamma.sum()
+    left = gamma.double().sort().values.cumsum(0)
+    right = int((left > 0.25 * left[-1]).sum())
+    found = kernels.select(gamma, torch.zeros_like(gamma), table_of(50_001), FINITE[:1], 0.25)
+    assert 777 in found and abs(len(found) - right) <= 2
+
+
 def test_select_on_several_threads(kernels):
     torch.set_num_threads(3)
     gamma = torch.rand(900, dtype=torch.float64) ** 30

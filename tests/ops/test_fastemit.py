@@ -26,6 +26,17 @@ def test_gradients_and_the_loss_that_stays(method, reduction, amount):
             assert error(gradient, without[name]) > 1e-4, f"{name} is as without"
 
 
+@pytest.mark.parametrize("amount", [0.0, 1.5])
+def test_where_guided_leaves_nodes_out(amount):
+    """On a problem that is large enough for it to be guided to the end; small ones turn to "tiled"."""
+    problem = planted((200, 180), (30, 25), 600, 32, sharpness=12.0)
+    with samplewise.observe() as seen:
+        _, gradients = ours(problem, method="guided", fastemit_lambda=amount, reduction="sum")
+    assert [group.method for group in seen.groups] == ["guided"]
+    _, right = truth(problem, fastemit_lambda=amount, reduction="sum")
+    assert all(error(gradient, right[name]) < 1e-4 for name, gradient in gradients.items())
+
+
 @pytest.mark.parametrize("dtype, bound", [(torch.float32, 1e-5), (torch.bfloat16, 0.05), (torch.float16, 0.01)], ids=str)
 @pytest.mark.parametrize("method", METHODS)
 def test_no_dtype_runs_out_of_range(method, dtype, bound):

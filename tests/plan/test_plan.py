@@ -89,6 +89,15 @@ def test_more_memory_holds_more_utterances():
     assert plan.largest_batch("6GiB", "batched") < sizes[2] / 50
 
 
+def test_tensors_and_padding_are_counted():
+    """Encodings and output layer, padded, and as much again for their gradients; padded nodes are those of "batched" alone."""
+    plan = samplewise.plan(2, [40, 10], [9, 4], vocab=100, dim=16, method="tiled")
+    assert plan.tensors == 2 * 4 * (2 * (40 + 10) * 16 + 100 * 17)
+    assert plan.full_logits == 4 * 2 * 40 * 10 * 100
+    assert plan.costs("batched")[1].time == 2 * 40 * 10 * 16 * 100
+    assert plan.costs("samplewise")[1].time == (40 * 10 + 10 * 5) * 16 * 100
+
+
 def test_a_loss_alone_takes_less():
     with_gradient = samplewise.plan(4, 300, 60, 2048, 512, method="tiled")
     alone = samplewise.plan(4, 300, 60, 2048, 512, method="tiled", gradient=False)
