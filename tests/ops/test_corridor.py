@@ -192,3 +192,11 @@ def test_an_utterance_that_is_not_finite_is_said_by_its_exact_emissions():
     with insisting(corridors=True):
         value, _ = ours(problem, method="guided", reduction="none", wanted=())
     assert value[1].isnan() and value[0].isfinite()
+
+
+def test_the_bound_counts_what_left_the_corridor(monkeypatch):
+    """Where the level is so high that more goes over the edges than may be outside, the corridor proves nothing."""
+    monkeypatch.setattr(corridor, "level_of", lambda losses, limit, arcs: torch.exp(-losses) * 1e-3)
+    with samplewise.observe() as seen:
+        ours(confident(), method="guided")
+    assert seen.methods["guided"] == 0, "a bound that holds nowhere"

@@ -185,5 +185,10 @@ def find(
     if not bool((losses <= LARGE).all()):
         return sweeps.classes, exact, None
     narrow.write(buffers[2:], torch.nan, places, exact.emissions)
-    level = torch.exp(-losses) * limit / (4 * arcs)
+    level = level_of(losses, limit, arcs)
     return sweeps.classes, exact, sweeps.run(level, None, room, (narrow.rows, *buffers[2:]), list(buffers))
+
+
+def level_of(losses: Tensor, limit: float, arcs: Tensor) -> Tensor:
+    """(G,) what a node must have to stay, so that all that are left out have about so much of the likelihood together."""
+    return torch.exp(-losses) * limit / (4 * arcs)

@@ -212,7 +212,9 @@ def run_group(
     if kept is not None:
         kept.clear()
     band = Band.of(problem, group, whole, schedule.whole, tile, kept)
-    settled = settle(band, losses[here], tolerance * OUTSIDE / problem.label_factor, schedule.exact_nodes)
+    limit = tolerance * OUTSIDE / problem.label_factor
+    band.narrow(limit * MARGIN)
+    settled = settle(band, losses[here], limit, schedule.exact_nodes)
     if settled is None:
         return False
     active = None
@@ -244,7 +246,6 @@ def settle(band: Band, losses: Tensor, limit: float, most: int) -> tuple[int, fl
     everything, work = band.group.nodes, band.problem.weight.numel() + NODE_WORK
     frames, labels = (size[band.group.first : band.group.stop] for size in band.problem.lengths)
     share = limit * MARGIN / max(t + u for t, u in zip(frames, labels, strict=True))  # an utterance's occupancies sum to T + U
-    band.narrow(limit * MARGIN)
     for rounds in range(MOST_ROUNDS + 1):
         outside = torch.zeros_like(losses)
         for i, views in band.lattices(losses):
