@@ -83,6 +83,21 @@ def test_joined_utterances_follow_each_other(directory):
     assert workload.predictor_out.shape == (1, 11, 4)
 
 
+def test_scaled_cases_have_other_labels_or_classes_of_the_same_joint(directory):
+    arrays = write(directory / "same.npz")
+    found = {case.name: case for case in suite("scaling")}
+    case = found["scaling-labels-20"]
+    workload = make_workload(case)
+    assert case.labels == 20 and workload.target_lengths.tolist() == [20] and case.lengths()[0] == [9 * 20 // 3]
+    assert workload.targets[0, :6].tolist() == [*arrays["targets_0"], *arrays["targets_0"]]
+    whole = make_workload(suite("trained")[1])
+    fewer, more = (make_workload(found[f"scaling-classes-{count}"]) for count in (128, 512))
+    assert fewer.weight.shape[0] == 128 and torch.equal(fewer.weight[fewer.targets], whole.weight[whole.targets])
+    assert torch.equal(fewer.bias[0], whole.bias[0]) and len(set(map(tuple, fewer.weight.tolist()))) == 128
+    assert more.weight.shape[0] == 512 and torch.equal(more.targets, whole.targets)
+    assert torch.equal(more.weight[300:], whole.weight[:212]) and torch.equal(more.bias[300:], whole.bias[:212] - 5.0)
+
+
 def test_a_reduced_case_is_a_part_of_it(directory):
     case = suite("trained")[0].reduced(4000)
     assert case.products <= 4000 and case.lengths()[0][0] < 9

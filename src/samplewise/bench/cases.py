@@ -215,6 +215,26 @@ def sampled() -> list[Case]:
     return [Case(f"sampled-{classes}", "random", 4, 300, 60, classes, 512, methods=methods) for classes in (2048, 8192)]
 
 
+SCALING_LABELS = (20, 50, 100, 200, 400, 800, 2000)
+SCALING_CLASSES = (128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+def scaling() -> list[Case]:
+    """One trained model over U, its utterances cut or joined, and over V, with fewer classes, or each class several times: time
+    a node must have no cliff."""
+    source = next((joint for joint in joints() if joint.name in LONGER), None)
+    if source is None:
+        return []
+    found = []
+    for count in SCALING_LABELS:
+        case = of_joint(f"scaling-labels-{count}", source, ((0,) * -(-count // source.lengths[0][1]),))
+        found.append(replace(case, frames=case.frames * count // case.labels, labels=count))
+    pair = tuple((i,) for i in range(len(source.lengths)))
+    found += [replace(of_joint(f"scaling-classes-{count}", source, pair), classes=count) for count in SCALING_CLASSES]
+    methods = ("auto", YARDSTICK)
+    return [replace(case, measures=("time",), methods=methods[: 2 if case.labels < 1000 else 1]) for case in found]
+
+
 def long() -> list[Case]:
     """Utterances of which not even three floats a node would fit the workspace; the second is an hour of frames of 100 ms."""
     return [
@@ -223,7 +243,9 @@ def long() -> list[Case]:
     ]
 
 
-SUITES = {made.__name__: made for made in (quick, trained, table, accuracy, headline, sweep, axes, lattice, sampled, long)}
+SUITES = {
+    made.__name__: made for made in (quick, trained, table, accuracy, headline, sweep, axes, lattice, sampled, scaling, long)
+}
 
 
 def suite(name: str) -> list[Case]:

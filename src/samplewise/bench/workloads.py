@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from samplewise.bench.cases import Case
+from samplewise.bench.errors import BenchError
 from samplewise.bench.joints import directory, load
 
 SCORE = 12.0  # of the planted class at a frame, in nats
@@ -90,7 +91,23 @@ def trained_workload(case: Case) -> Workload:
         predictor_out[b, : u + 1] = torch.cat(rows)[: u + 1]
         targets[b, :u] = torch.cat([arrays[f"targets_{i}"] for i in some])[:u]
     lengths = torch.tensor(frames), torch.tensor(labels)
-    return Workload(encoder_out, predictor_out, arrays["weight"] * case.scale, arrays["bias"], targets, *lengths)
+    weight, bias, targets = of_classes(arrays["weight"], arrays["bias"], targets, case.classes)
+    return Workload(encoder_out, predictor_out, weight * case.scale, bias, targets, *lengths)
+
+
+def of_classes(weight: Tensor, bias: Tensor, targets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The output layer with so many classes: blank, the labels that occur and then the first others; or all, and then all of
+    them again and again, each 5 nats less likely than itself."""
+    classes = len(weight)
+    used = torch.zeros(classes, dtype=torch.bool)
+    used[0] = used[targets] = True
+    if count < int(used.sum()):
+        raise BenchError(f"{count} classes are too few: {int(used.sum())} occur")
+    if count >= classes:
+        again = torch.arange(count) % classes
+        return weight[again], bias[again] - 5.0 * (torch.arange(count) >= classes), targets
+    used[(~used).nonzero()[: count - int(used.sum()), 0]] = True
+    return weight[used], bias[used], (used.cumsum(0) - 1)[targets]
 
 
 def plant(targets: Tensor, frames: list[int], labels: list[int], width: int, generator: torch.Generator) -> Tensor:

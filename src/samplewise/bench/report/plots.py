@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from samplewise.bench.cases import AXES, AXES_BASE, Case, suite
+from samplewise.bench.errors import BenchError
+from samplewise.bench.joints import joints
 from samplewise.bench.names import OURS, YARDSTICK
 from samplewise.bench.report.results import ORDER, Results
 from samplewise.plan.budget import MIB
@@ -30,6 +32,7 @@ def all_plots(results: Results, directory: Path) -> list[Path]:
     paths = [axis_plot(results, axis, directory / f"against-{axis}.png") for axis in AXES]
     paths.append(memory_plot(results, directory / "memory.png"))
     paths.append(sweep_plot(results, directory / "sweep.png"))
+    paths.append(scaling_plot(results, directory / "scaling.png"))
     return [path for path in paths if path is not None]
 
 
@@ -91,6 +94,36 @@ def sweep_plot(results: Results, path: Path) -> Path | None:
     case = cases[0]
     figure.suptitle(f"{case.frames} frames, {case.labels} labels, V {case.classes}, D {case.dim}, random weights", fontsize=10)
     return save(figure, path)
+
+
+def scaling_plot(results: Results, path: Path) -> Path | None:
+    """Time a node of one trained model against U and against V: lines without a cliff."""
+    cases = [case for case in suite("scaling") if case.name in results.cases] if has_joints() else []
+    if not cases:
+        return None
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    nodes = {case.name: case.nodes for case in cases}
+
+    def a_node(results: Results, case: str, method: str) -> float | None:
+        seconds = results.seconds(case, method)
+        return None if seconds is None else 1e9 * seconds / nodes[case]
+
+    for axes, axis in zip(panels, ("labels", "classes"), strict=True):
+        some = [case for case in cases if case.name.startswith(f"scaling-{axis}")]
+        if some:
+            lines(axes, results, some, [getattr(case, axis) for case in some], a_node)
+        dress(axes, LETTERS[axis], "nanoseconds a node, loss and all gradients")
+    below(figure, panels[0])
+    what = f"the joint of {cases[0].source}, D {cases[0].dim}; utterances cut or joined, classes thinned out or copied"
+    figure.suptitle(what, fontsize=10)
+    return save(figure, path)
+
+
+def has_joints() -> bool:
+    try:
+        return bool(joints())
+    except BenchError:
+        return False
 
 
 def mebibytes(results: Results, case: str, method: str) -> float | None:
