@@ -315,6 +315,7 @@ def summary(results: dict[str, Any], evaluation: Evaluation | None, bad: BadData
     if evaluation is not None:
         lines.append(f"test loss: {evaluation.nats_per_label:.4f} nats per label (transducer)")
         lines.append(f"test {evaluation.errors}")
+        lines += evaluation.notes()
     if results["memory"] is not None:
         lines.append(describe(results["memory"]))
     if report := bad.report():
