@@ -148,6 +148,7 @@ def test_words_heard_where_nothing_is_said_are_insertions(monkeypatch):
     assert (silence.errors.insertions, silence.errors.units, silence.losses["labels"]) == (2, 0, 0)
     assert str(silence.errors).startswith("WER undefined (2 errors in 0 words")
     assert (silence.to_plain()["wer"], silence.to_plain()["nats_per_label"]) == (None, None), "JSON has no NaN"
+    assert hearing(monkeypatch, "one", "ö").loss() == "none of the utterances has one"
     assert "wer" not in silence.metrics() and silence.metrics()["loss"] > 0
 
 

@@ -113,6 +113,10 @@ class Evaluation:
         found["without_loss"] = len(self.without_loss)
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
+    def loss(self) -> str:
+        """In a few words."""
+        return f"{self.nats_per_label:.4f} nats per label (transducer)" if self.losses else "none of the utterances has one"
+
     def notes(self) -> list[str]:
         """What has to be said beside the numbers; nothing where all is as usual."""
         lines = [f"texts were compared as: {self.normalisation}"] if self.normalisation != "none" else []

@@ -89,6 +89,6 @@ def lines(evaluation: Evaluation, texts: bool) -> list[str]:
         if reference != hypothesis:
             found += [key, f"  said:  {reference}", f"  heard: {hypothesis}"]
     found += [f"{name}: {errors}" for name, errors in evaluation.by_speaker.items()]
-    found.append(f"loss: {evaluation.nats_per_label:.4f} nats per label (transducer)")
+    found.append(f"loss: {evaluation.loss()}")
     found.append(str(evaluation.errors))
     return found + evaluation.notes()
