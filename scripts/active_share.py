@@ -18,7 +18,7 @@ import torch
 import samplewise
 from samplewise.asr.checkpoint import Recogniser, load_recogniser
 from samplewise.asr.evaluate import in_batches
-from samplewise.asr.examples import EvaluationExamples
+from samplewise.asr.examples import EvaluationExamples, collate
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import BadDataLog
 from samplewise.asr.results import commit
@@ -33,7 +33,7 @@ def measure(model: Transducer, recogniser: Recogniser, data: str | None) -> dict
     model.eval()
     shares: list[float] = []
     nats = labels = 0.0
-    for batch in in_batches(examples.examples, 16):
+    for batch in map(collate, in_batches(examples.examples, 16)):
         encoder_out, lengths = model.encoder(batch["features"], batch["feature_lengths"])
         predictor_out = model.predictor(batch["targets"])
         with samplewise.observe() as seen:

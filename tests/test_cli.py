@@ -130,10 +130,13 @@ def test_from_training_to_a_text(tmp_path, capfd, monkeypatch):
     assert "test WER" in capfd.readouterr().out
     assert main(["evaluate", run, "digits", *data]) == 0
     assert "WER" in capfd.readouterr().out.splitlines()[-1]
-    (tmp_path / "manifest.jsonl").write_text('{"audio": "fsdd/recordings/7_ann_0.wav", "text": "seven"}\n')
-    assert main(["evaluate", run + "/checkpoint-3", str(tmp_path), "--json"]) == 0
-    numbers = json.loads(capfd.readouterr().out)
-    assert (numbers["words"], numbers["skipped"]) == (1, {})
+    (tmp_path / "manifest.jsonl").write_text('{"audio": "fsdd/recordings/7_ann_0.wav", "text": "Seven - it’s öne?"}\n')
+    for flags, normalisation, words in ([], "none", 4), (["--normalisation", "words"], "words", 3):
+        assert main(["evaluate", run + "/checkpoint-3", str(tmp_path), "--json", *flags]) == 0
+        numbers = json.loads(capfd.readouterr().out)
+        assert (numbers["words"], numbers["skipped"]) == (words, {})
+        assert (numbers["nats_per_label"], numbers["normalisation"]) == (None, normalisation)
+    assert numbers["without_loss"] == {"character outside the vocabulary": 1}
     good, missing = str(recordings / "7_ann_0.wav"), str(tmp_path / "none.wav")
     assert main(["transcribe", run, good]) == 0
     assert len(capfd.readouterr().out.splitlines()) == 1

@@ -36,6 +36,8 @@ examples:
       The built-in digit strings of held-out recordings.
   samplewise evaluate runs/digits/checkpoint-400 my/manifest.jsonl --texts
       Any recordings: one line {"audio": "a.wav", "text": "one two"} each; paths are relative to the manifest.
+  samplewise evaluate runs/digits my/manifest.jsonl --normalisation words
+      Letters, marks and digits of all scripts are compared, in lower case; punctuation is not.
   samplewise evaluate runs/digits digits --beam 8
       By beam search over sequences of labels, each with the sum of its alignments: fewer errors, more time.
 """
@@ -132,6 +134,12 @@ def add_evaluate(commands) -> None:
     command.add_argument("--data", metavar="DIR", help="for `digits`: where the recordings are, as for train")
     command.add_argument("--split", metavar="NAME", help="take only the manifest's lines of this split")
     add_beam(command)
+    command.add_argument(
+        "--normalisation",
+        choices=["none", "lower", "words"],
+        help="of both texts before they are compared: nothing beside the tokenizer's own, lower case, or words alone, without "
+        "punctuation (default: the recipe's decoding.normalisation)",
+    )
     command.add_argument("--texts", action="store_true", help="print every utterance that is not right")
     command.add_argument("--json", action="store_true", help="print numbers as JSON instead of sentences")
 
@@ -189,6 +197,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
         data=arguments.data,
         split=arguments.split,
         beam=arguments.beam,
+        normalisation=arguments.normalisation,
         texts=arguments.texts,
         as_json=arguments.json,
         say=say,

@@ -171,6 +171,11 @@ def test_a_line_of_an_older_recipe_is_known_by_its_values(recipe):
     assert not comparison.is_there(plan, [{"recipe_keys": {**old, "seed": 2}}, {"recipe_keys": {**old, "gone": 1}}])
 
 
+def test_a_run_without_a_rate_or_a_loss_is_told_too():
+    assert comparison.in_short({"cer": 0.125, "nats_per_label": 1.5}) == "CER 12.50%, 1.5000 nats per label"
+    assert comparison.in_short({"wer": None, "nats_per_label": None}) == "WER undefined, no loss"
+
+
 def test_a_run_that_fails_is_told_with_the_end_of_its_log(recipe, tmp_path, said):
     plans = make_plans(recipe, [], [comparison.Variant(None)], [1])
     with pytest.raises(UserError, match=r"full-seed1 failed with status 1; its log ends:(.|\n)*no directory .*nowhere"):

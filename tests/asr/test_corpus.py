@@ -135,15 +135,16 @@ def test_manifest_lines_are_read_or_named(manifest, bad):
     assert [(e.path.name, e.text, e.speaker, e.duration) for e in entries] == [
         ("a.wav", "one", "ann", 0.2),
         ("b.wav", "two", "", None),
-    ]
+        ("a.wav", "  ", "", None),
+    ], "an empty text can be scored"
     assert bad.counts() == {
-        "empty transcript": 2,
+        "empty transcript": 1,
         "missing file": 1,
         "no audio path in the manifest": 1,
         "not a line of JSON": 1,
     }
     assert "manifest.jsonl:3 none.wav" in bad.report()
-    assert len(read_manifest(manifest.parent, BadDataLog())) == 2
+    assert len(read_manifest(manifest.parent, BadDataLog())) == 3
 
 
 def test_a_split_takes_its_lines_only(manifest, bad):

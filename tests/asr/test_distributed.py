@@ -25,6 +25,11 @@ def losses(directory) -> list[tuple[int, float, float]]:
     return [(line["step"], line["loss"], line["transducer_nats_per_label"]) for line in lines if "loss" in line]
 
 
+def evaluations(directory) -> list[tuple[float, ...]]:
+    lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+    return [(line["eval_wer"], line["eval_loss"], line["eval_ctc_nats_per_label"]) for line in lines if "eval_loss" in line]
+
+
 def test_two_processes_are_one_that_accumulates_two_batches(digits_directory, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "measure", lambda step: None)
     values = changed(changed(TINY, {"predictor": {"kind": "gru", "embedding": 8, "hidden": 16, "dropout": 0.0}}), CHANGES)
@@ -47,6 +52,8 @@ def test_two_processes_are_one_that_accumulates_two_batches(digits_directory, tm
     assert len(two) == 5
     for left, right in zip(two, one, strict=True):
         assert left == pytest.approx(right, rel=2e-5)
+    two, one = (evaluations(tmp_path / name) for name in ("two", "one"))
+    assert two == [pytest.approx(line, rel=2e-5) for line in one], "each utterance is evaluated once, by one of the processes"
     results = json.loads((tmp_path / "two" / "results.json").read_text())
     assert results["data"]["processes"] == 2
     assert results["test"]["utterances"] == 6

@@ -127,7 +127,7 @@ def test_unusable_features_are_named(tmp_path, array, reason):
         ("{", "not a line of JSON"),
         ('{"audio": "a.wav", "text": "a"}', "no stored features"),
         ('{"feats": "f.npz", "text": "a"}', "no stored features"),
-        ('{"feats": "f.npz:a", "text": " "}', "empty transcript"),
+        ('{"feats": "f.npz:a"}', "empty transcript"),
         ('{"feats": "other.npz:a", "text": "a"}', "missing file"),
     ],
 )

@@ -64,8 +64,9 @@ def test_phrases_end_where_the_punctuation_is():
 
 
 def test_transcripts_are_words_of_letters():
-    assert transcript("The LORD, (he said) children’s 3-fold") == "the lord he said children's fold"
+    assert transcript("The LORD, (he said) children’s 3-fold") == "the lord he said children's 3 fold"
     assert without(["A b", "a, b", "c", "d"], ["D."]) == ["A b", "c"]
+    assert without(["Привет.", "Пока?", "пока", "...", "été"], []) == ["Привет.", "Пока?", "été"], "of any script"
 
 
 def test_texts_of_a_file(tmp_path):

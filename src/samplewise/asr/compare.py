@@ -282,9 +282,16 @@ def finish(plan: Plan, status: int, directory: Path, results: Path, say: Say) ->
     line["load_average"] = round(statistics.fmean(loads), 2) if loads else None
     with results.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-    name = "wer" if "wer" in line["test"] else "cer"
-    say(f"{plan.name}: {name.upper()} {100 * line['test'][name]:.2f}%, {line['test']['nats_per_label']:.4f} nats per label")
+    say(f"{plan.name}: {in_short(line['test'])}")
     return True
+
+
+def in_short(test: dict[str, Any]) -> str:
+    """Error rate and loss of a run; where no word was said, or no utterance has a loss, there is none."""
+    name = "wer" if "wer" in test else "cer"
+    rate, nats = test[name], test["nats_per_label"]
+    loss = "no loss" if nats is None else f"{nats:.4f} nats per label"
+    return f"{name.upper()} {'undefined' if rate is None else f'{100 * rate:.2f}%'}, {loss}"
 
 
 def last_step(run: Path) -> int:

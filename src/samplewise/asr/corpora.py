@@ -22,7 +22,7 @@ from samplewise.asr.corpus import (
     split_recordings,
 )
 from samplewise.asr.feature_files import FeatureCorpus, FeatureEntry, parse_feature_entry
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadData, BadDataLog, UserError
 from samplewise.asr.recipe import (
     DigitStringsOptions,
     FeatureFilesOptions,
@@ -34,7 +34,7 @@ from samplewise.asr.recipe import (
 from samplewise.asr.sources import DigitSource, find_digits
 from samplewise.asr.spoken.texts import transcript
 
-E = TypeVar("E")
+E = TypeVar("E", Entry, FeatureEntry)
 Say = Callable[[str], None]
 
 
@@ -144,8 +144,22 @@ def read_subsets(
     for name in ("train", "valid", "test"):
         subset: SubsetOptions | None = getattr(options, name)
         if subset is not None:
-            found[name] = spread(read_entries(root / subset.manifest, bad, subset.split, parse), subset.most)
+            entries = read_entries(root / subset.manifest, bad, subset.split, parse)
+            if name == "train":
+                entries = with_something_said(entries, bad, root / subset.manifest)
+            found[name] = spread(entries, subset.most)
             say(f"data: {len(found[name])} utterances to {name} on in {root / subset.manifest}")
+    return found
+
+
+def with_something_said(entries: list[E], bad: BadDataLog, manifest: Path) -> list[E]:
+    """The entries to learn from; an empty text can be scored only."""
+    for entry in entries:
+        if not entry.text.strip():
+            bad.add(BadData(entry.key, "empty transcript"))
+    found = [entry for entry in entries if entry.text.strip()]
+    if not found:
+        raise UserError(f"{manifest}: none of its {len(entries)} usable lines has a text to learn\n{bad.report()}".rstrip())
     return found
 
 

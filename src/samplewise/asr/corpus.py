@@ -240,7 +240,8 @@ def read_manifest(path: str | Path, bad: BadDataLog, split: str | None = None) -
     """Read `{"audio": PATH, "text": TEXT, "duration": SECONDS, "speaker": NAME, "split": NAME}` a line.
 
     Only `audio` and `text` are needed. With `"start": SECONDS` an utterance is the piece of `duration` from there. Audio
-    paths are relative to the manifest. A line that is not JSON, without a text, or whose file is missing goes to `bad`.
+    paths are relative to the manifest. A line that is not JSON, without a text, or whose file is missing goes to `bad`; an
+    empty text is one.
 
     Args:
         path: the manifest, or a directory with a `manifest.jsonl`.
@@ -292,7 +293,7 @@ def parse_entry(line: str, manifest: Path, where: str, split: str | None) -> Ent
         return None
     key = f"{where} {values['audio']}"
     text = values.get("text")
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str):
         raise BadDataError(key, "empty transcript")
     audio = manifest.parent / values["audio"]
     if not audio.is_file():

@@ -147,7 +147,7 @@ def parse_feature_entry(line: str, manifest: Path, where: str, split: str | None
         return None
     key = f"{where} {feats}"
     text = values.get("text")
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str):
         raise BadDataError(key, "empty transcript")
     file, _, array = feats.rpartition(":")
     path = manifest.parent / file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -90,13 +91,19 @@ class BadDataLog:
         if not problems:
             return ""
         utterances = len({problem.key for problem in problems})
-        lines = [f"skipped {utterances} utterance{'s' if utterances > 1 else ''}:"]
-        for reason, count in self.counts().items():
-            named = [problem for problem in problems if problem.reason == reason][:examples]
-            lines.append(f"  {count} x {reason}")
-            lines += [f"    {problem.key}" + (f": {problem.detail}" if problem.detail else "") for problem in named]
-            if count > len(named):
-                lines.append(f"    and {count - len(named)} more")
+        lines = [f"skipped {utterances} utterance{'s' if utterances > 1 else ''}:", *listing(problems, examples)]
         if self.path is not None:
             lines.append(f"  all of them are listed in {self.path}")
         return "\n".join(lines)
+
+
+def listing(problems: Sequence[BadData], examples: int = 3) -> list[str]:
+    """Indented lines: how many problems of each kind, and some of them by name."""
+    lines = []
+    for reason, count in Counter(problem.reason for problem in problems).most_common():
+        named = [problem for problem in problems if problem.reason == reason][:examples]
+        lines.append(f"  {count} x {reason}")
+        lines += [f"    {problem.key}" + (f": {problem.detail}" if problem.detail else "") for problem in named]
+        if count > len(named):
+            lines.append(f"    and {count - len(named)} more")
+    return lines

@@ -15,6 +15,7 @@ import yaml
 from samplewise.asr.objective import CTCOptions, LossOptions, SamplingOptions
 from samplewise.asr.options import ConformerOptions, PredictorOptions, SentencePieceOptions, SpecAugmentOptions
 from samplewise.asr.problems import UserError
+from samplewise.asr.texts import Normalisation
 from samplewise.asr.typed import at_least_zero, build, merge, plain, positive, set_key, share, suggest
 
 
@@ -77,7 +78,8 @@ class ManifestOptions:
     Attributes:
         root: the directory that manifests and audio paths are relative to; `--data` replaces it.
         speed: slowest and fastest factor at which a training utterance is played, drawn anew every epoch.
-        text: texts as they are given, or their words alone: letters and apostrophes in lower case.
+        text: texts as they are given, or their words alone: letters, marks and digits of all scripts, and apostrophes, in
+            lower case.
     """
 
     train: SubsetOptions
@@ -278,12 +280,15 @@ class DecodingOptions:
         max_symbols: most labels emitted in one encoder frame.
         batch_size: utterances decoded at a time.
         unit: what errors are counted in, which gives a WER or a CER.
+        normalisation: what is done to both texts before they are compared, beside what the tokenizer does: nothing, lower
+            case, or words alone (letters, marks and digits of all scripts, and apostrophes, in lower case).
     """
 
     beam: int = 1
     max_symbols: int = 5
     batch_size: int = 64
     unit: Literal["word", "character"] = "word"
+    normalisation: Normalisation = "none"
 
     def __post_init__(self) -> None:
         positive(beam=self.beam, max_symbols=self.max_symbols, batch_size=self.batch_size)

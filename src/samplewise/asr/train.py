@@ -313,8 +313,9 @@ def summary(results: dict[str, Any], evaluation: Evaluation | None, bad: BadData
         if losses := [line[key] for line in results["training_log"] if (key := f"{name}_nats_per_label") in line]:
             lines.append(f"training loss: {losses[-1]:.4f} nats per label ({over})")
     if evaluation is not None:
-        lines.append(f"test loss: {evaluation.nats_per_label:.4f} nats per label (transducer)")
+        lines.append(f"test loss: {evaluation.loss()}")
         lines.append(f"test {evaluation.errors}")
+        lines += evaluation.notes()
     if results["memory"] is not None:
         lines.append(describe(results["memory"]))
     if report := bad.report():

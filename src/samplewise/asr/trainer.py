@@ -16,12 +16,12 @@ import torch
 import transformers
 from torch.utils.data import DataLoader
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import EvalLoopOutput
 
 import samplewise
 from samplewise.asr.batches import Batches
 from samplewise.asr.checkpoint import Run
-from samplewise.asr.decode import search
-from samplewise.asr.evaluate import count_errors
+from samplewise.asr.evaluate import evaluate
 from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
 from samplewise.asr.meters import LossReports, StepTimes, load_average, peak_bytes
 from samplewise.asr.model import Transducer
@@ -30,7 +30,6 @@ from samplewise.asr.recipe import Recipe
 from samplewise.asr.signals import FirstSignal
 
 INPUTS = ("features", "feature_lengths", "targets", "target_lengths")
-PADDING = -100  # what the Trainer pads predictions and labels with
 LOG_FILE = "log.jsonl"
 LOSSES = ("transducer", "sampled", "ctc")  # parts of the loss, each logged per label under its own name
 CLASSES = 4  # the stream of random numbers that sampled classes are drawn from, beside those of corpus.py and examples.py
@@ -60,7 +59,6 @@ class TransducerTrainer(transformers.Trainer):
         self.progress = progress
         self.examples = examples
         self.sums: dict[str, float] = {}  # since the last line of the log
-        self.eval_sums: dict[str, float] = {}
         self.times = StepTimes()
         self.reports = LossReports()
         self.batch = (-1, 0)  # step, and which of its batches
@@ -68,7 +66,6 @@ class TransducerTrainer(transformers.Trainer):
             model=model,
             args=training_arguments(run.recipe, directory, evaluate=valid is not None),
             data_collator=collate,
-            compute_metrics=self.error_rate,
             callbacks=[progress, self.times, RunFiles(run, directory)],
             train_dataset=examples,
             eval_dataset=valid,
@@ -96,7 +93,7 @@ class TransducerTrainer(transformers.Trainer):
         return self.accelerator.prepare(loader)
 
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        generator = self._class_generator() if model.training and self.recipe.sampling is not None else None
+        generator = self._class_generator() if self.recipe.sampling is not None else None
         with samplewise.observe() as seen:
             losses = model(**{name: inputs[name] for name in INPUTS}, generator=generator)
         if not torch.isfinite(losses["loss"]):
@@ -104,11 +101,10 @@ class TransducerTrainer(transformers.Trainer):
                 f"the loss of step {self.state.global_step + 1} is {losses['loss'].item()}; its utterances:\n  "
                 + "\n  ".join(inputs["keys"])
             )
-        self._count(losses, inputs, self.sums if model.training else self.eval_sums)
-        if model.training:
-            self.reports.add(seen)
-            frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
-            self.progress.saw(frames, inputs["target_lengths"].tolist())
+        self._count(losses, inputs)
+        self.reports.add(seen)
+        frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
+        self.progress.saw(frames, inputs["target_lengths"].tolist())
         return (losses["loss"], losses) if return_outputs else losses["loss"]
 
     def _class_generator(self) -> torch.Generator:
@@ -119,38 +115,35 @@ class TransducerTrainer(transformers.Trainer):
         state = np.random.SeedSequence((self.recipe.seed, CLASSES, self.args.process_index, *self.batch)).generate_state(2)
         return torch.Generator().manual_seed(int(state[0]) << 32 | int(state[1]))
 
-    def _count(self, losses: dict[str, torch.Tensor], inputs: Batch, sums: dict[str, float]) -> None:
+    def _count(self, losses: dict[str, torch.Tensor], inputs: Batch) -> None:
         utterances = len(inputs["keys"])
         amounts = {name: float(losses[name]) * utterances for name in LOSSES if name in losses}
         amounts["labels"] = float(inputs["target_lengths"].sum())
         if "classes" in losses:
             amounts |= {"classes": float(losses["classes"]) * utterances, "utterances": float(utterances)}
         for name, amount in amounts.items():
-            sums[name] = sums.get(name, 0.0) + amount
+            self.sums[name] = self.sums.get(name, 0.0) + amount
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Beside the Trainer's `loss`: its parts per label (nats), and what the losses did, over all processes; what the steps
         took."""
         if "loss" in logs and self.sums:
-            logs.update(self._per_label(self.sums, ""))
+            logs.update(self._per_label(self.sums))
             self.sums = {}
             logs.update(self._reported())
             logs.update(self.times.take())
             if (peak := peak_bytes()) is not None:
                 logs["peak_bytes"] = peak
             logs["load_average"] = load_average()
-        if "eval_loss" in logs and self.eval_sums:
-            logs.update(self._per_label(self.eval_sums, "eval_"))
-            self.eval_sums = {}
         seen = self.progress.utterances * self.args.world_size
         self.state.epoch = round(seen / len(self.examples), 4)  # to the Trainer the whole run is one epoch
         super().log(logs, start_time)
 
-    def _per_label(self, sums: dict[str, float], prefix: str) -> dict[str, float]:
+    def _per_label(self, sums: dict[str, float]) -> dict[str, float]:
         names = sorted(sums)
         amounts = torch.tensor([sums[name] for name in names], dtype=torch.float64, device=self.args.device)
         totals = dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
-        found = {f"{prefix}{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
+        found = {f"{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
         if "classes" in totals:
             found["sampled_classes"] = totals["classes"] / totals["utterances"]
         return found
@@ -161,34 +154,21 @@ class TransducerTrainer(transformers.Trainer):
         active, nodes, bound = self.accelerator.gather(own).unbind(1)  # (processes,) each
         return {"active_share": float(active.sum() / nodes.sum()), "bound": float(bound.max())}
 
-    def prediction_step(
-        self, model: Any, inputs: Batch, prediction_loss_only: bool, ignore_keys: Any = None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Loss, decoded labels and targets of a batch, both (B, U) padded with -100."""
-        inputs = self._prepare_inputs(inputs)
-        with torch.no_grad():
-            loss = self.compute_loss(model, inputs).detach()
-            lengths = inputs["feature_lengths"]
-            found = search(self.transducer, inputs["features"], lengths, self.recipe.decoding)
-        return loss, padded(found).to(loss.device), self._targets(inputs).to(loss.device)
-
-    def _targets(self, inputs: Batch) -> torch.Tensor:
-        rows = zip(inputs["targets"].tolist(), inputs["target_lengths"].tolist(), strict=True)
-        return padded([row[:length] for row, length in rows])
-
-    def error_rate(self, prediction: transformers.EvalPrediction) -> dict[str, float]:
-        references, hypotheses = (
-            [self.decode([i for i in row if i != PADDING]) for row in np.asarray(ids).tolist()]
-            for ids in (prediction.label_ids, prediction.predictions)
-        )
-        errors = count_errors(references, hypotheses, self.recipe.decoding.unit)
-        return {errors.name.lower(): errors.rate}
-
-
-def padded(rows: list[list[int]]) -> torch.Tensor:
-    """Rows of class indices as one tensor (B, U), at least one column wide."""
-    width = max(1, *(len(row) for row in rows))
-    return torch.tensor([row + [PADDING] * (width - len(row)) for row in rows])
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """By the function that results.json and `samplewise evaluate` come from, so that all have the same numbers."""
+        valid = self.eval_dataset
+        assert isinstance(valid, EvaluationExamples)
+        share = (self.args.process_index, self.args.world_size)
+        found = evaluate(self.transducer, valid, self.decode, self.recipe.decoding, share)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.metrics().items()}
+        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(valid))
 
 
 def training_arguments(recipe: Recipe, directory: Path, *, evaluate: bool) -> transformers.TrainingArguments:

@@ -63,7 +63,9 @@ def arrays_of(recogniser: Recogniser, corpus: Corpus, labels: int, utterances: i
     examples = EvaluationExamples(corpus, recogniser.preparation(), bad).examples
     device = next(model.parameters()).device
     arrays = {"weight": half(model.joiner.output.weight), "bias": model.joiner.output.bias.float().cpu().numpy()}
-    joined = joined_examples([example for example in examples if example.known], recogniser.run.tokenizer, labels)
+    joined = joined_examples(
+        [example for example in examples if example.without_loss is None], recogniser.run.tokenizer, labels
+    )
     for i, (features, targets) in enumerate(islice(joined, utterances)):
         encoder_out, _ = model.encoder(features[None].to(device), torch.tensor([len(features)], device=device))  # (1, T, E)
         predictor_out = model.predictor(targets[None].to(device))  # (1, U+1, P)

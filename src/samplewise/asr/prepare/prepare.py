@@ -9,6 +9,7 @@ from pathlib import Path
 from samplewise.asr.checkpoint import read_json, write_json
 from samplewise.asr.prepare.manifests import CorpusFiles, Line, read_lines, write_lines
 from samplewise.asr.problems import UserError
+from samplewise.asr.texts import clean
 from samplewise.asr.typed import suggest
 
 CORPORA = {  # module and class of each
@@ -111,7 +112,7 @@ def keep_note(target: Path, corpus: str, root: Path) -> None:
 
 def described(lines: Sequence[Line]) -> str:
     hours = sum(line["duration"] for line in lines) / 3600
-    characters = len({character for line in lines for character in line["text"]} - {" "})
+    characters = len({character for line in lines for character in clean(line["text"])} - {" "})
     return f"{len(lines)} utterances, {hours:.2f} h, {len(speakers(lines))} speakers, {characters} different characters"
 
 
