@@ -17,8 +17,6 @@ from samplewise.asr.checkpoint import (
     is_whole,
     last_checkpoint,
     load_recogniser,
-    read_json,
-    write_json,
 )
 from samplewise.asr.problems import UserError
 from samplewise.asr.tokenizer import CharacterTokenizer
@@ -106,14 +104,6 @@ def test_what_cannot_be_loaded_is_told(run_directory, spoil, message):
     spoil(run_directory)
     with pytest.raises(UserError, match=message):
         load_recogniser(run_directory)
-
-
-def test_json_is_written_whole(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-    assert read_json(path) == {"a": 1}
 
 
 def test_a_checkpoint_under_another_step_is_not_taken(run_directory):

@@ -19,6 +19,7 @@ from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import DecodingOptions, Recipe, recipe_from_plain, recipe_to_plain
 from samplewise.asr.tokenizer import Tokenizer, tokenizer_from_plain
+from samplewise.asr.writing import write_json
 
 RUN_FILE = "run.json"  # in the run directory and in every checkpoint: recipe, tokenizer, data
 WEIGHTS = "model.safetensors"
@@ -149,17 +150,12 @@ def is_whole(checkpoint: Path) -> bool:
     return len(states) > 2 and all(zipfile.is_zipfile(path) for path in states)
 
 
-def write_json(path: Path, values: Any) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"no {path.name} in {path.parent}; is it a run directory of `samplewise train`?") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; nothing was changed, give the same command again") from None
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}") from None

@@ -25,7 +25,6 @@ from samplewise.asr.checkpoint import (
     last_checkpoint,
     load_recogniser,
     make_preparation,
-    write_json,
 )
 from samplewise.asr.corpora import Corpora, make_corpora
 from samplewise.asr.corpus import Corpus
@@ -41,6 +40,7 @@ from samplewise.asr.signals import FirstSignal
 from samplewise.asr.tokenizer import Tokenizer, class_counts, make_tokenizer
 from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement
 from samplewise.asr.typed import difference
+from samplewise.asr.writing import write_json
 
 SKIPPED_FILE = "skipped.jsonl"
 LOCK_FILE = "train.lock"
