@@ -17,7 +17,7 @@ from samplewise.asr import compare as comparison
 from samplewise.asr.checkpoint import is_whole
 from samplewise.asr.compare import compare, make_plans, read_results, variants
 from samplewise.asr.problems import UserError
-from samplewise.asr.train import LOCK_FILE
+from samplewise.asr.run_directory import LOCK_FILE
 from samplewise.cli import main
 
 from .made import TINY, changed
