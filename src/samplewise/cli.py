@@ -26,7 +26,8 @@ examples:
   samplewise train recipes/digits.yaml --output runs/try --set training.steps=300 --set encoder.hidden=128
       The same with other values; keys are those of the YAML file, with dots. docs/training.md lists them.
   samplewise train recipes/digits.yaml --resume
-      Go on after Ctrl-C, SIGTERM or a crash, from the last whole checkpoint, as if nothing had happened.
+      Go on after Ctrl-C, SIGTERM or a crash, from the last whole checkpoint, as if nothing had happened. With
+      --set training.steps=N and a larger N a run is extended, if its schedule is constant_with_warmup or inverse_sqrt.
   torchrun --nproc_per_node 4 -m samplewise.cli train recipes/digits.yaml
       On four processes; every one takes training.batch_size utterances a step.
 """
