@@ -152,7 +152,7 @@ def test_a_full_disk_leaves_no_half_checkpoint(tmp_path, said, monkeypatch):
     trainer = make_trainer(tmp_path, [1.0, 1.0, 1.0, 1.0], said, save_every=2)
     with (
         monkeypatch.context() as patch,
-        pytest.raises(WriteError, match=r"checkpoint-2: the disk is full: \d+ B are needed, 5 B"),
+        pytest.raises(WriteError, match=r"checkpoint-2: the disk is full: 64\.0 KiB are needed, 5 B"),
     ):
         patch.setattr("samplewise.asr.writing.free_bytes", lambda path: 5)
         run_trainer(trainer, None, said)

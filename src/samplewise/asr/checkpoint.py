@@ -157,7 +157,8 @@ def fault(checkpoint: Path, *, thorough: bool = False) -> str:
     Raises:
         UserError: a file is there and cannot be read, which says nothing about what is in it.
     """
-    states = [checkpoint / "optimizer.pt", checkpoint / "scheduler.pt"]
+    random = sorted(checkpoint.glob("rng_state*.pth")) or [checkpoint / "rng_state.pth"]  # one a process
+    states = [checkpoint / "optimizer.pt", checkpoint / "scheduler.pt", *checkpoint.glob("scaler.pt"), *random]
     path = checkpoint / STATE
     try:
         if json.loads(path.read_text(encoding="utf-8"))["global_step"] != step_of(checkpoint):
@@ -166,7 +167,7 @@ def fault(checkpoint: Path, *, thorough: bool = False) -> str:
         read_ends(path)
         with safetensors.safe_open(path, framework="pt") as weights:
             weights.keys()
-        for path in (*states, *(sorted(checkpoint.glob("rng_state*.pth")) or [checkpoint / "rng_state.pth"])):
+        for path in states:
             read_ends(path)
             with zipfile.ZipFile(path) as file:
                 if thorough and file.testzip() is not None:

@@ -37,6 +37,7 @@ INPUTS = ("features", "feature_lengths", "targets", "target_lengths")
 PADDING = -100  # what the Trainer pads predictions and labels with
 LOG_FILE = "log.jsonl"
 LOSSES = ("transducer", "sampled", "ctc")  # parts of the loss, each logged per label under its own name
+SMALL_FILES = 64 << 10  # bytes of a checkpoint beside its tensors
 CLASSES = 4  # the stream of random numbers that sampled classes are drawn from, beside those of corpus.py and examples.py
 
 
@@ -180,7 +181,7 @@ class TransducerTrainer(transformers.Trainer):
         """Where the disk has no room for it, say so, and leave nothing half written behind."""
         assert self.optimizer is not None
         checkpoint = self.directory / f"checkpoint-{self.state.global_step}"
-        needed = bytes_of(self.transducer.state_dict()) + bytes_of(self.optimizer.state_dict())
+        needed = bytes_of(self.transducer.state_dict()) + bytes_of(self.optimizer.state_dict()) + SMALL_FILES
         new = self.args.should_save and not checkpoint.exists()
         try:
             if new:
