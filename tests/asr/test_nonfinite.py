@@ -110,6 +110,16 @@ def test_gradients_alone_are_enough(tmp_path, said):
     assert "step 1: its gradients are not finite, its loss is 4; its utterances:\n  utterance 0" in said.text
 
 
+def test_an_infinite_loss_is_enough(tmp_path, said):
+    """An utterance without a path has zero gradients; those of the others of its step are finite."""
+    trainer = make_trainer(tmp_path, [1.0], said, warmup_steps=0)
+    forward = trainer.transducer.forward
+    trainer.transducer.forward = lambda **inputs: {name: loss + math.inf for name, loss in forward(**inputs).items()}
+    trainer.train()
+    assert trainer.nonfinite.steps == 1 and trainer.model.weight.item() == 3.0
+    assert "step 1: its loss is inf" in said.text
+
+
 def test_the_run_ends_beyond_the_bound_and_saves_its_weights(tmp_path, said):
     values = [1.0, math.nan, math.nan, 1.0, math.nan, 1.0]
     trainer = make_trainer(tmp_path, values, said, most_nonfinite=1)
