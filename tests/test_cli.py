@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +94,17 @@ def test_ctrl_c_before_training_leaves_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr("samplewise.cli.build_parser", lambda: parser)
     assert main([]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_output_to_a_full_disk_is_told_without_a_traceback(monkeypatch, capsys):
+    def full(arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    parser = build_parser()
+    parser.set_defaults(run=full)
+    monkeypatch.setattr("samplewise.cli.build_parser", lambda: parser)
+    assert main([]) == 1
+    assert "samplewise: cannot write the output: No space left on device; make room" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_told(monkeypatch, capsys):

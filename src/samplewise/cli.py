@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -26,7 +27,8 @@ examples:
   samplewise train recipes/digits.yaml --output runs/try --set training.steps=300 --set encoder.hidden=128
       The same with other values; keys are those of the YAML file, with dots. docs/training.md lists them.
   samplewise train recipes/digits.yaml --resume
-      Go on after Ctrl-C, SIGTERM or a crash, from the last whole checkpoint, as if nothing had happened.
+      Go on after Ctrl-C, SIGTERM or a crash, from the last whole checkpoint, as if nothing had happened. With
+      --set training.steps=N and a larger N a run is extended, if its schedule is constant_with_warmup or inverse_sqrt.
   torchrun --nproc_per_node 4 -m samplewise.cli train recipes/digits.yaml
       On four processes; every one takes training.batch_size utterances a step.
 """
@@ -259,6 +261,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:  # where no function of ours wrote: standard output, a library's own files
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        complain(f"cannot write {error.filename or 'the output'}: {error.strerror}; make room and give the same command again")
         return FAILED
 
 

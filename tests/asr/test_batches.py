@@ -110,3 +110,9 @@ def test_the_number_of_utterances_is_bounded_and_an_overlong_one_goes_alone():
 def test_unknown_lengths_are_told():
     with pytest.raises(UserError, match=r"training\.batch_seconds needs the length"):
         list(Batches(Varied(), seed=1, steps=9, batches=1, size=4, seconds=9.0))
+
+
+def test_a_longer_run_begins_as_a_shorter_one_did():
+    """Whose steps were whole pools; with batches by seconds any will do."""
+    assert list(numbered(steps=6)) == list(numbered(steps=30))[:6]
+    assert timed(steps=7) == timed(steps=20)[:7]

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from samplewise.asr.corpus import read_manifest
-from samplewise.asr.prepare.manifests import Sets, write_lines
+from samplewise.asr.prepare.manifests import Sets
 from samplewise.asr.prepare.prepare import CORPORA, prepare
 from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.writing import write_lines
 
 from .miniatures import make_librispeech
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import shutil
 import tarfile
 import urllib.error
@@ -13,6 +15,7 @@ import soundfile
 
 from samplewise.asr import sources
 from samplewise.asr.corpus import WORDS, Recording
+from samplewise.asr.errors import WriteError
 from samplewise.asr.problems import BadDataLog, UserError
 
 from .made import RATE, tone
@@ -152,6 +155,15 @@ def test_a_failed_download_says_why_and_what_to_do(nowhere, said, monkeypatch, a
         sources.download(cache, said)
     assert reason in str(error.value) and "--data" in str(error.value)
     assert not list(cache.iterdir()), "a failed download leaves nothing in the cache"
+
+
+def test_a_disk_without_room_for_the_download_is_told(nowhere, said, monkeypatch):
+    def full(url, path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sources, "fetch", full)
+    with pytest.raises(WriteError, match=r"cannot write .*fsdd: the disk is full: .* are free in .*Make room"):
+        sources.download(sources.cache_directory(), said)
 
 
 def test_without_a_network_speech_is_synthetic_and_says_so(nowhere, said):

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import shutil
+import signal
+from pathlib import Path
 
 import pytest
 import soundfile
 import torch
+import yaml
 from filelock import FileLock
 
 from samplewise.asr import train as training
 from samplewise.asr.checkpoint import last_checkpoint, load_recogniser
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError, WriteError
 from samplewise.asr.recipe import recipe_from_plain
+from samplewise.asr.run_directory import LOCK_FILE
 from samplewise.asr.scoring import score
 from samplewise.asr.tokenizer import CharacterTokenizer
 from samplewise.asr.train import train
+from samplewise.cli import main
 
 from .made import RATE, TINY, changed, tiny_recipe, tone
 
@@ -120,7 +127,7 @@ def test_a_run_is_not_resumed_on_other_data(finished, digits_directory, tmp_path
 
 def test_one_process_trains_in_a_directory(finished, digits_directory, said):
     directory, _, _ = finished
-    with FileLock(directory / training.LOCK_FILE), pytest.raises(UserError, match=f"another process trains in {directory}"):
+    with FileLock(directory / LOCK_FILE), pytest.raises(UserError, match=f"another process trains in {directory}"):
         train(tiny_recipe(training__evaluate_every=3), directory, data=str(digits_directory), resume=True, say=said)
 
 
@@ -233,8 +240,8 @@ def test_a_loss_that_is_not_finite_names_its_utterances(digits_directory, tmp_pa
         return {**losses, "loss": losses["loss"] * float("nan")}
 
     monkeypatch.setattr(training.Transducer, "forward", broken)
-    with pytest.raises(UserError, match=r"loss of step 1 is nan(.|\n)*train string 0:"):
-        train(tiny_recipe(), tmp_path / "run", data=str(digits_directory), resume=False)
+    with pytest.raises(UserError, match=r"step 1: its loss is nan(.|\n)*train string 0:"):
+        train(tiny_recipe(training__on_nonfinite="raise"), tmp_path / "run", data=str(digits_directory), resume=False)
 
 
 def test_checkpoints_are_kept_as_many_as_asked(finished):
@@ -304,3 +311,61 @@ def test_a_resumed_run_keeps_its_tokenizer(finished, monkeypatch):
 class DigitTexts:
     def texts(self):
         return []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_stop_in_the_last_evaluation_tells_the_way_on(finished, digits_directory, tmp_path, monkeypatch, capsys, number):
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory)
+    (directory / "results.json").unlink()
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(yaml.safe_dump(changed(TINY, {"training.evaluate_every": 3})))
+    monkeypatch.setattr(training, "evaluate", lambda *rest: os.kill(os.getpid(), number))
+    command = ["train", str(recipe), "--output", str(directory), "--data", str(digits_directory), "--resume"]
+    assert main(command) == 128 + number
+    said = capsys.readouterr()
+    assert f"interrupted. To go on: the same command with --resume (run directory {directory})." in said.out
+    assert "Traceback" not in said.out + said.err
+    monkeypatch.undo()
+    monkeypatch.setattr(training, "measure", lambda step: MEMORY)
+    assert main(command) == 0 and (directory / "results.json").exists()
+
+
+def test_a_stop_before_the_run_begins_leaves_nothing(digits_directory, tmp_path, monkeypatch, said):
+    def stop(*rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "make_corpora", stop)
+    outcome = train(tiny_recipe(), tmp_path / "run", data=str(digits_directory), resume=True, say=said)
+    assert outcome.stopped_by == signal.SIGINT and not (tmp_path / "run").exists()
+    assert said.lines[-1] == f"interrupted. To go on: the same command (run directory {tmp_path / 'run'})."
+
+
+def test_a_failed_start_leaves_nothing(tmp_path, said):
+    with pytest.raises(UserError, match="nowhere"):
+        train(tiny_recipe(), tmp_path / "run", data=str(tmp_path / "nowhere"), resume=False, say=said)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_at_the_end_costs_the_evaluation_alone(finished, digits_directory, tmp_path, monkeypatch, said):
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory)
+    written = Path.write_bytes
+
+    def full(self, content):
+        if self.name.startswith("results.json"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    way = r"results\.json: the disk is full: .* KiB are needed(.|\n)*To go on: the same command with --resume"
+    with pytest.raises(WriteError, match=way):
+        train(tiny_recipe(training__evaluate_every=3), directory, data=str(digits_directory), resume=True, say=said)
+    assert (directory / "results.json").read_bytes() == (finished[0] / "results.json").read_bytes()
+    assert last_checkpoint(directory).name == "checkpoint-6"
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path, said):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(WriteError, match=r"cannot write .*run: Not a directory"):
+        train(tiny_recipe(), tmp_path / "file" / "run", data=None, resume=False, say=said)

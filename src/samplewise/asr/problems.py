@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-
-class UserError(Exception):
-    """A command, a recipe or a data set that cannot be used; the message says what to do. Shown without traceback."""
+from samplewise.asr.errors import UserError
+from samplewise.asr.writing import append_line, read_json_lines
 
 
 @dataclass(frozen=True)
@@ -66,18 +64,13 @@ class BadDataLog:
             return
         self._seen[where] = problem
         if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(problem), ensure_ascii=False) + "\n")
+            append_line(self.path, asdict(problem))
 
     def problems(self) -> list[BadData]:
         """All problems so far, those noted by other processes included."""
         found = dict(self._seen)
         if self.path is not None and self.path.exists():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                try:
-                    problem = BadData(**json.loads(line))
-                except (ValueError, TypeError):  # the last line of a killed run may be half a line
-                    continue
+            for problem in (BadData(**line) for line in read_json_lines(self.path, strict=False)):
                 found.setdefault((problem.key, problem.reason), problem)
         return list(found.values())
 

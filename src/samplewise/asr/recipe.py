@@ -235,6 +235,8 @@ class TrainingOptions:
         start_from: a run directory, or a checkpoint in one, whose weights training starts from.
         start_with: what is taken from it: the whole model with its vocabulary, or the weights of the encoder alone.
         keep: newest checkpoints kept.
+        on_nonfinite: a step whose loss or gradients are not finite is left out, or ends the run.
+        most_nonfinite: so many steps may be left out in a run; one more ends it.
         workers: processes that prepare batches; 0: the training process itself.
     """
 
@@ -256,12 +258,15 @@ class TrainingOptions:
     save_every: int = 200
     keep: int = 2
     workers: int = 0
+    on_nonfinite: Literal["skip", "raise"] = "skip"
+    most_nonfinite: int = 20
 
     def __post_init__(self) -> None:
         positive(steps=self.steps, batch_size=self.batch_size, accumulate=self.accumulate, keep=self.keep)
         positive(learning_rate=self.learning_rate, length_pool=self.length_pool)
         positive(log_every=self.log_every, save_every=self.save_every)
         at_least_zero(warmup_steps=self.warmup_steps, weight_decay=self.weight_decay, workers=self.workers)
+        at_least_zero(most_nonfinite=self.most_nonfinite)
         at_least_zero(max_grad_norm=self.max_grad_norm, evaluate_every=self.evaluate_every)
         if self.batch_seconds is not None:
             positive(batch_seconds=self.batch_seconds)

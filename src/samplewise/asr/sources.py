@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samplewise.asr.corpus import WORDS, Recording, usable_recordings
+from samplewise.asr.errors import WriteError
 from samplewise.asr.problems import BadDataLog, UserError
 from samplewise.asr.progress import reading
 from samplewise.asr.synthesis import synthesise_digits
+from samplewise.asr.writing import FULL, REFUSED, explained
 
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
 NAME = re.compile(r"(\d)_([a-z]+)_(\d+)\.(wav|flac)")
@@ -184,6 +186,8 @@ def download(cache: Path, say: Say, url: str = URL) -> Path:
             shutil.rmtree(target, ignore_errors=True)
             unpacked.rename(target)
     except (OSError, EOFError, tarfile.TarError) as error:
+        if getattr(error, "errno", None) in (*FULL, *REFUSED):
+            raise WriteError(explained(cache / "fsdd", error, None)) from None
         raise UserError(f"the download of {url} failed ({error or type(error).__name__}).\n{ADVICE}") from None
     return target
 

@@ -5,7 +5,7 @@ The loop, the progress bar, checkpoints, resuming and the start of several proce
 
 from __future__ import annotations
 
-import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput
@@ -21,17 +22,21 @@ from transformers.trainer_utils import EvalLoopOutput
 import samplewise
 from samplewise.asr.batches import Batches
 from samplewise.asr.checkpoint import Run
+from samplewise.asr.errors import WriteError
 from samplewise.asr.evaluate import evaluate
 from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
 from samplewise.asr.meters import LossReports, StepTimes, load_average, peak_bytes
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import UserError
+from samplewise.asr.nonfinite import Nonfinite
 from samplewise.asr.recipe import Recipe
+from samplewise.asr.run_directory import remove_old
 from samplewise.asr.signals import FirstSignal
+from samplewise.asr.writing import append_line, need, saving, write_lines
 
 INPUTS = ("features", "feature_lengths", "targets", "target_lengths")
 LOG_FILE = "log.jsonl"
 LOSSES = ("transducer", "sampled", "ctc")  # parts of the loss, each logged per label under its own name
+SMALL_FILES = 64 << 10  # bytes of a checkpoint beside its tensors
 CLASSES = 4  # the stream of random numbers that sampled classes are drawn from, beside those of corpus.py and examples.py
 
 
@@ -52,8 +57,10 @@ class TransducerTrainer(transformers.Trainer):
         progress: Progress,
         examples: TrainingExamples,
         valid: EvaluationExamples | None,
+        say: Callable[[str], None] = print,
     ):
         self.recipe = run.recipe
+        self.directory = directory
         self.transducer = model  # `self.model` may be wrapped
         self.decode = run.tokenizer.decode
         self.progress = progress
@@ -61,12 +68,13 @@ class TransducerTrainer(transformers.Trainer):
         self.sums: dict[str, float] = {}  # since the last line of the log
         self.times = StepTimes()
         self.reports = LossReports()
+        self.nonfinite = Nonfinite(run.recipe.training, say)
         self.batch = (-1, 0)  # step, and which of its batches
         super().__init__(
             model=model,
             args=training_arguments(run.recipe, directory, evaluate=valid is not None),
             data_collator=collate,
-            callbacks=[progress, self.times, RunFiles(run, directory)],
+            callbacks=[progress, self.times, self.nonfinite, RunFiles(run, directory)],
             train_dataset=examples,
             eval_dataset=valid,
         )
@@ -96,12 +104,10 @@ class TransducerTrainer(transformers.Trainer):
         generator = self._class_generator() if self.recipe.sampling is not None else None
         with samplewise.observe() as seen:
             losses = model(**{name: inputs[name] for name in INPUTS}, generator=generator)
-        if not torch.isfinite(losses["loss"]):
-            raise UserError(
-                f"the loss of step {self.state.global_step + 1} is {losses['loss'].item()}; its utterances:\n  "
-                + "\n  ".join(inputs["keys"])
-            )
         self._count(losses, inputs)
+        self.nonfinite.saw(float(losses["loss"].detach()), inputs["keys"])
+        if not torch.isfinite(losses["loss"]):
+            losses = {**losses, "loss": losses["loss"] * float("nan")}  # so all gradients are, in every process
         self.reports.add(seen)
         frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
         self.progress.saw(frames, inputs["target_lengths"].tolist())
@@ -115,12 +121,21 @@ class TransducerTrainer(transformers.Trainer):
         state = np.random.SeedSequence((self.recipe.seed, CLASSES, self.args.process_index, *self.batch)).generate_state(2)
         return torch.Generator().manual_seed(int(state[0]) << 32 | int(state[1]))
 
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The Trainer sums what this returns: a loss that is not finite must not take the others of its line along."""
+        loss = super().training_step(*args, **kwargs)
+        return torch.where(torch.isfinite(loss), loss, torch.zeros_like(loss))
+
     def _count(self, losses: dict[str, torch.Tensor], inputs: Batch) -> None:
         utterances = len(inputs["keys"])
         amounts = {name: float(losses[name]) * utterances for name in LOSSES if name in losses}
         amounts["labels"] = float(inputs["target_lengths"].sum())
         if "classes" in losses:
             amounts |= {"classes": float(losses["classes"]) * utterances, "utterances": float(utterances)}
+        amounts["finite"] = 1.0
+        if not torch.isfinite(losses["loss"]):
+            amounts = dict.fromkeys(amounts, 0.0)
+        amounts["batches"] = 1.0
         for name, amount in amounts.items():
             self.sums[name] = self.sums.get(name, 0.0) + amount
 
@@ -128,8 +143,12 @@ class TransducerTrainer(transformers.Trainer):
         """Beside the Trainer's `loss`: its parts per label (nats), and what the losses did, over all processes; what the steps
         took."""
         if "loss" in logs and self.sums:
-            logs.update(self._per_label(self.sums))
+            totals = self._totals(self.sums)
+            logs["loss"] = logs["loss"] * totals["batches"] / totals["finite"] if totals["finite"] else float("nan")
+            logs.update(per_label(totals))
             self.sums = {}
+            if self.nonfinite.steps:
+                logs["nonfinite_steps"] = self.nonfinite.steps
             logs.update(self._reported())
             logs.update(self.times.take())
             if (peak := peak_bytes()) is not None:
@@ -139,14 +158,11 @@ class TransducerTrainer(transformers.Trainer):
         self.state.epoch = round(seen / len(self.examples), 4)  # to the Trainer the whole run is one epoch
         super().log(logs, start_time)
 
-    def _per_label(self, sums: dict[str, float]) -> dict[str, float]:
+    def _totals(self, sums: dict[str, float]) -> dict[str, float]:
+        """Over all processes."""
         names = sorted(sums)
         amounts = torch.tensor([sums[name] for name in names], dtype=torch.float64, device=self.args.device)
-        totals = dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
-        found = {f"{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
-        if "classes" in totals:
-            found["sampled_classes"] = totals["classes"] / totals["utterances"]
-        return found
+        return dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
 
     def _reported(self) -> dict[str, float]:
         """The share of nodes whose gradients were made, and the proved bound of the occupancy outside the exact nodes."""
@@ -169,6 +185,40 @@ class TransducerTrainer(transformers.Trainer):
         found = evaluate(self.transducer, valid, self.decode, self.recipe.decoding, share)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.metrics().items()}
         return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(valid))
+
+    def _save_checkpoint(self, *args: Any) -> None:
+        """Where the disk has no room for it, say so, and leave nothing half written behind."""
+        assert self.optimizer is not None
+        checkpoint = self.directory / f"checkpoint-{self.state.global_step}"
+        needed = bytes_of(self.transducer.state_dict()) + bytes_of(self.optimizer.state_dict()) + SMALL_FILES
+        new = self.args.should_save and not checkpoint.exists()
+        try:
+            if new:
+                need(checkpoint, needed)
+            with saving(checkpoint, needed, (OSError, RuntimeError, SafetensorError)):
+                super()._save_checkpoint(*args)
+        except WriteError:
+            if new:
+                shutil.rmtree(checkpoint, ignore_errors=True)
+            raise
+
+
+def per_label(totals: dict[str, float]) -> dict[str, float]:
+    """The parts of the loss in nats per label, and the mean number of sampled classes; none if no batch was finite."""
+    if not totals["labels"]:
+        return {}
+    found = {f"{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
+    if "classes" in totals:
+        found["sampled_classes"] = totals["classes"] / totals["utterances"]
+    return found
+
+
+def bytes_of(values: Any) -> int:
+    """Of the tensors in nested dictionaries and lists."""
+    if isinstance(values, torch.Tensor):
+        return values.numel() * values.element_size()
+    inner = values.values() if isinstance(values, dict) else values if isinstance(values, (list, tuple)) else ()
+    return sum(bytes_of(value) for value in inner)
 
 
 def training_arguments(recipe: Recipe, directory: Path, *, evaluate: bool) -> transformers.TrainingArguments:
@@ -193,7 +243,6 @@ def training_arguments(recipe: Recipe, directory: Path, *, evaluate: bool) -> tr
         eval_steps=training.evaluate_every or None,
         save_strategy="steps",
         save_steps=training.save_every,
-        save_total_limit=training.keep,
         dataloader_num_workers=training.workers,
         dataloader_pin_memory=torch.cuda.is_available(),
         remove_unused_columns=False,
@@ -258,17 +307,16 @@ class RunFiles(transformers.TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:  # a resumed run takes back the lines written after its checkpoint
-            lines = "".join(json.dumps(line) + "\n" for line in state.log_history)
-            (self.directory / LOG_FILE).write_text(lines, encoding="utf-8")
+            write_lines(self.directory / LOG_FILE, state.log_history)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            with (self.directory / LOG_FILE).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(state.log_history[-1]) + "\n")
+            append_line(self.directory / LOG_FILE, state.log_history[-1])
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             self.run.save(self.directory / f"checkpoint-{state.global_step}")
+            remove_old(self.directory, self.run.recipe.training.keep)
 
 
 class StopOnSignal(transformers.TrainerCallback):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from samplewise.asr.writing import saving
 from samplewise.bench.errors import BenchError
 from samplewise.bench.machine import version_of
 from samplewise.bench.names import Method
@@ -95,9 +96,10 @@ def install(name: str, path: str | None, say: Callable[[str], None]) -> None:
         if shutil.which(tool) is None:
             raise BenchError(f"{name} is built from source, and there is no {tool} here")
     directory = environment_of(peer)
-    create(directory, path)
-    if path is None:
-        pip(directory, peer, say)
+    with saving(directory):
+        create(directory, path)
+        if path is None:
+            pip(directory, peer, say)
     locate.cache_clear()
     found = locate(peer)
     if isinstance(found, str):

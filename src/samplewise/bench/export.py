@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from samplewise.asr.examples import EvaluationExamples, Example
 from samplewise.asr.problems import BadDataLog, UserError
 from samplewise.asr.scoring import silent
 from samplewise.asr.tokenizer import OutOfVocabularyError, Tokenizer
+from samplewise.asr.writing import make_directory, write_bytes
 
 
 def export_run(run: Path, directory: Path, data: str | None, labels: int, utterances: int) -> Iterator[Path]:
@@ -42,9 +44,11 @@ def export_run(run: Path, directory: Path, data: str | None, labels: int, uttera
         if recipe.joiner.activation != "tanh":
             raise UserError(f"{checkpoint}: the suite is of joints with tanh, this one has {recipe.joiner.activation}")
         corpus = corpus or corpus_of(recogniser, data)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         path = directory / f"{recipe.name}_step{step_of(checkpoint)}.npz"
-        np.savez_compressed(path, **arrays_of(recogniser, corpus, labels, utterances))  # type: ignore[arg-type]
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **arrays_of(recogniser, corpus, labels, utterances))  # type: ignore[arg-type]
+        write_bytes(path, packed.getbuffer())
         yield path
 
 

@@ -64,14 +64,6 @@ class Sets:
         return sorted(lines, key=lambda line: line["id"])
 
 
-def write_lines(path: Path, lines: Iterable[Line]) -> None:
-    """Write a manifest whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    partial.replace(path)
-
-
 def read_lines(path: Path) -> list[Line]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 

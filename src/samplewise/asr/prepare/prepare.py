@@ -6,11 +6,12 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from samplewise.asr.checkpoint import read_json, write_json
-from samplewise.asr.prepare.manifests import CorpusFiles, Line, read_lines, write_lines
+from samplewise.asr.checkpoint import read_json
+from samplewise.asr.prepare.manifests import CorpusFiles, Line, read_lines
 from samplewise.asr.problems import UserError
 from samplewise.asr.texts import clean
 from samplewise.asr.typed import suggest
+from samplewise.asr.writing import make_directory, write_json, write_lines
 
 CORPORA = {  # module and class of each
     "librispeech": ("librispeech", "LibriSpeech"),
@@ -99,7 +100,7 @@ def keep_note(target: Path, corpus: str, root: Path) -> None:
     """Write down what is prepared here, or see that it is the same as before."""
     if target.exists() and not target.is_dir():
         raise UserError(f"{target} is a file, not a directory for manifests")
-    target.mkdir(parents=True, exist_ok=True)
+    make_directory(target)
     values = {"corpus": corpus, "from": str(root.resolve())}
     if not (target / NOTE).is_file():
         write_json(target / NOTE, values)

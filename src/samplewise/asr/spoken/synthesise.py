@@ -6,6 +6,7 @@ stopped goes on.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +20,11 @@ import soundfile
 from rich.console import Console
 from rich.progress import Progress
 
-from samplewise.asr.checkpoint import read_json, write_json
+from samplewise.asr.checkpoint import read_json
 from samplewise.asr.problems import UserError
 from samplewise.asr.spoken.texts import phrases, transcript, without
 from samplewise.asr.spoken.voices import Speak
+from samplewise.asr.writing import make_directory, write_bytes, write_json, write_lines
 
 PARTS = ("test", "valid", "train")  # also the streams of random numbers
 NOTE = "synthesised.json"  # in the target: what it was made by
@@ -129,7 +131,7 @@ def read_part(
     """The manifest lines of a part, as many as its hours take; what has no file yet is read aloud."""
     done = 0.0
     part = readings[0].part if readings else ""
-    (target / part).mkdir(parents=True, exist_ok=True)
+    make_directory(target / part)
     console = Console(stderr=True)
     with ThreadPoolExecutor(jobs) as pool, Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         total = 3600 * hours if hours is not None else len(readings)
@@ -149,9 +151,9 @@ def read(reading: Reading, voices: Mapping[str, Speak], target: Path, options: O
     path = target / reading.path
     if not path.is_file():
         samples = voices[reading.voice](reading.phrase, reading.speed, reading.pitch)
-        partial = path.with_name(path.name + ".partial")
-        soundfile.write(partial, np.clip(samples, -1, 1), options.sample_rate, format="FLAC", subtype="PCM_16")
-        partial.replace(path)
+        encoded = io.BytesIO()  # libsndfile does not tell of a full disk
+        soundfile.write(encoded, np.clip(samples, -1, 1), options.sample_rate, format="FLAC", subtype="PCM_16")
+        write_bytes(path, encoded.getbuffer())
     return soundfile.info(path).frames / options.sample_rate
 
 
@@ -181,12 +183,5 @@ def keep_note(target: Path, options: Options) -> None:
             raise UserError(f"{target} holds speech made otherwise ({lines}); choose another directory by --to")
     elif target.is_dir() and os.listdir(target):
         raise UserError(f"{target} is not empty, and what is in it was not made by this command; choose another by --to")
-    target.mkdir(parents=True, exist_ok=True)
+    make_directory(target)
     write_json(target / NOTE, values)
-
-
-def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Write a manifest whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
-    partial.replace(path)
