@@ -12,7 +12,9 @@ import torch
 from filelock import FileLock
 
 from samplewise.asr import train as training
+from samplewise.asr import trainer as running
 from samplewise.asr.checkpoint import last_checkpoint, load_recogniser
+from samplewise.asr.evaluate import Errors, Evaluation
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import recipe_from_plain
 from samplewise.asr.scoring import score
@@ -213,6 +215,30 @@ def test_a_loss_that_is_not_finite_names_its_utterances(digits_directory, tmp_pa
         train(tiny_recipe(), tmp_path / "run", data=str(digits_directory), resume=False)
 
 
+def test_files_hold_no_number_that_is_none(digits_directory, tmp_path, monkeypatch, said):
+    """NaN and infinity are no JSON: null, and what was found is said; so is how often a frame emitted all that it may."""
+    monkeypatch.setattr(training, "evaluate", lambda *given: Evaluation(Errors(), math.nan, {}, [], 1.0, [2, 0, 1]))
+    monkeypatch.setattr(running, "load_average", lambda: math.inf)
+    monkeypatch.setattr(running, "peak_bytes", lambda: math.nan)
+    recipe = tiny_recipe(training__steps=1, training__save_every=1)
+    outcome = train(recipe, tmp_path / "run", data=str(digits_directory), resume=False, say=said)
+    written = (tmp_path / "run" / "results.json").read_text()
+    results = json.loads(written, parse_constant=pytest.fail)
+    assert results == outcome.results
+    assert (results["test"]["wer"], results["test"]["nats_per_label"], results["training_log"][0]["load_average"]) == (
+        None,
+    ) * 3
+    assert results["not_finite"] == {"test.wer": "nan", "test.nats_per_label": "nan"}
+    assert "test.wer is nan, which JSON does not have: it is null" in said.text
+    (line, *_) = [
+        json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    ]
+    assert line["load_average"] is None and line["not_finite"] == {"load_average": "inf", "peak_bytes": "nan"}
+    json.loads((tmp_path / "run" / "checkpoint-1" / "trainer_state.json").read_text(), parse_constant=pytest.fail)
+    assert results["test"]["max_symbols_reached"] == {"frames": 3, "utterances": 2}
+    assert "decoding.max_symbols=3 labels were emitted in 3 encoder frames, of 2 of 3 utterances" in said.text
+
+
 def test_checkpoints_are_kept_as_many_as_asked(finished):
     directory, _, _ = finished
     assert sorted(path.name for path in directory.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6"]
@@ -248,23 +274,36 @@ def test_it_learns(digits_directory, tmp_path):
     assert outcome.results["test"]["wer"] < 0.9
 
 
-def test_training_starts_from_another_run(finished, digits_directory, tmp_path):
+def test_training_starts_from_another_run(finished, digits_directory, tmp_path, said):
     directory, _, _ = finished
     changes = {"training__start_from": str(directory), "training__steps": 1, "training__learning_rate": 1.0e-9}
-    changes["tokenizer"] = {"kind": "characters", "characters": " efghinorstuvwxz!"}
-    outcome = train(tiny_recipe(**changes), tmp_path / "run", data=str(digits_directory), resume=False, say=lambda line: None)
+    changes["encoder__dropout"] = 0.2
+    outcome = train(tiny_recipe(**changes), tmp_path / "run", data=str(digits_directory), resume=False, say=said)
     before = json.loads((directory / "results.json").read_text())["test"]
     assert outcome.results["test"]["nats_per_label"] == pytest.approx(before["nats_per_label"], rel=1e-4)
-    assert outcome.results["classes"] == 17, "the vocabulary is that of the other run"
+    assert f"starting from {directory / 'checkpoint-6'}: the whole model, and its vocabulary of 17 classes" in said.text
+    assert "not as they were there: encoder.dropout: 0.1 there, 0.2 here" in said.text
+    changes["tokenizer"] = {"kind": "characters", "characters": " efghinorstuvwxz!"}
     alone = tiny_recipe(**{**changes, "training__start_with": "encoder", "joiner__dim": 8})
-    outcome = train(alone, tmp_path / "encoder", data=str(digits_directory), resume=False, say=lambda line: None)
+    outcome = train(alone, tmp_path / "encoder", data=str(digits_directory), resume=False, say=said)
     assert outcome.results["classes"] == 18, "the vocabulary is the recipe's"
     encoders = [load_recogniser(path).model.encoder.state_dict() for path in (directory, tmp_path / "encoder")]
     for name, weight in encoders[0].items():
         torch.testing.assert_close(encoders[1][name], weight)
-    with pytest.raises(UserError, match=r"training.start_from: .* not of this recipe's sizes: size mismatch"):
-        wider = tiny_recipe(**{**changes, "joiner__dim": 8})
-        train(wider, tmp_path / "wider", data=str(digits_directory), resume=False, say=lambda line: None)
+    with pytest.raises(UserError) as error:
+        train(tiny_recipe(**changes), tmp_path / "other", data=str(digits_directory), resume=False, say=said)
+    both = "tokenizer.characters: ' efghinorstuvwxz' there, ' efghinorstuvwxz!' here"
+    assert both in str(error.value) and "training.start_with: encoder" in str(error.value)
+
+
+def test_a_resumed_run_needs_the_run_no_more_that_it_started_from(finished, digits_directory, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "first")
+    recipe = tiny_recipe(training__start_from=str(tmp_path / "first"), training__steps=1, training__save_every=1)
+    outcomes = []
+    for resume in (False, True):
+        outcomes.append(train(recipe, tmp_path / "run", data=str(digits_directory), resume=resume, say=lambda line: None))
+        shutil.rmtree(tmp_path / "first", ignore_errors=True)
+    assert outcomes[0].results["test"] == outcomes[1].results["test"]
 
 
 def test_a_resumed_run_keeps_its_tokenizer(finished, monkeypatch):

@@ -13,6 +13,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from samplewise import strict_json
 from samplewise.asr.examples import Preparation
 from samplewise.asr.features import Features, make_features
 from samplewise.asr.model import Transducer
@@ -77,12 +78,13 @@ class Recogniser:
         """The recipe's, with another beam if one is given.
 
         Raises:
-            UserError: a beam below 1.
+            UserError: a beam that a recipe could not have either.
         """
-        if beam is not None and beam < 1:
-            raise UserError(f"--beam must be at least 1, got {beam}")
         options = self.run.recipe.decoding
-        return options if beam is None else replace(options, beam=beam)
+        try:
+            return options if beam is None else replace(options, beam=beam)
+        except ValueError as error:
+            raise UserError(f"--{error}") from None
 
 
 def make_preparation(run: Run, model: Transducer, features: Features) -> Preparation:
@@ -150,9 +152,9 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all; what is not finite is null in it."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.write_text(strict_json.text(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     partial.replace(path)
 
 

@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from samplewise import strict_json
 from samplewise.asr.checkpoint import read_json
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import load_recipe, recipe_from_plain, recipe_to_plain
@@ -278,12 +279,13 @@ def finish(plan: Plan, status: int, directory: Path, results: Path, say: Say) ->
     found = read_json(directory / plan.name / RESULTS_FILE)
     line = {"variant": plan.variant.name, "sampling": plan.variant.sampling, **{key: found.get(key) for key in KEPT}}
     line["test"] = {key: value for key, value in found["test"].items() if key != "by_speaker"}
-    loads = [entry["load_average"] for entry in found["training_log"] if "load_average" in entry]
+    loads = [entry["load_average"] for entry in found["training_log"] if entry.get("load_average") is not None]
     line["load_average"] = round(statistics.fmean(loads), 2) if loads else None
     with results.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(strict_json.text(line) + "\n")
     name = "wer" if "wer" in line["test"] else "cer"
-    say(f"{plan.name}: {name.upper()} {100 * line['test'][name]:.2f}%, {line['test']['nats_per_label']:.4f} nats per label")
+    rate, nats = (float("nan") if (value := line["test"][key]) is None else value for key in (name, "nats_per_label"))
+    say(f"{plan.name}: {name.upper()} {100 * rate:.2f}%, {nats:.4f} nats per label")
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jiwer
@@ -74,6 +74,7 @@ class Evaluation:
             something outside of the vocabulary are left out of it, for no training has said what that costs.
         by_speaker: errors of each speaker, if there are several.
         texts: (key, reference, hypothesis) of every utterance.
+        capped: frames in which `decoding.max_symbols` labels were emitted, of each utterance: more may have been said there.
     """
 
     errors: Errors
@@ -81,10 +82,22 @@ class Evaluation:
     by_speaker: dict[str, Errors]
     texts: list[tuple[str, str, str]]
     seconds: float
+    capped: list[int] = field(default_factory=list)
 
     def to_plain(self) -> dict[str, Any]:
         speakers = {name: errors.to_plain() for name, errors in self.by_speaker.items()}
-        return {**self.errors.to_plain(), "nats_per_label": self.nats_per_label, "by_speaker": speakers}
+        capped = {"frames": sum(self.capped), "utterances": sum(map(bool, self.capped))}
+        numbers = {"nats_per_label": self.nats_per_label, "max_symbols_reached": capped}
+        return {**self.errors.to_plain(), **numbers, "by_speaker": speakers}
+
+    def bound(self, max_symbols: int) -> list[str]:
+        """A line if the search reached the bound on the labels of a frame."""
+        if not any(self.capped):
+            return []
+        return [
+            f"decoding.max_symbols={max_symbols} labels were emitted in {sum(self.capped)} encoder frames, of "
+            f"{sum(map(bool, self.capped))} of {len(self.capped)} utterances: more may have been said there"
+        ]
 
 
 def count_errors(references: Sequence[str], hypotheses: Sequence[str], unit: Unit = "word") -> Errors:
@@ -131,6 +144,7 @@ def evaluate(
     device = next(model.parameters()).device
     texts: list[tuple[str, str, str]] = []
     speakers: list[str] = []
+    capped: list[int] = []
     nats = labels = 0.0
     batches = list(in_batches(examples.examples, options.batch_size))
     for batch in bar(batches, "evaluating"):
@@ -139,13 +153,16 @@ def evaluate(
             chosen = [tensor[known] for tensor in inputs]
             nats += float(model(*chosen)["transducer"]) * len(known)
             labels += float(chosen[3].sum())
-        hypotheses = [decode(found) for found in search(model, inputs[0], inputs[1], options)]
+        found = search(model, inputs[0], inputs[1], options)
+        capped += found.capped
+        hypotheses = [decode(labels) for labels in found]
         texts += list(zip(batch["keys"], batch["texts"], hypotheses, strict=True))
         speakers += batch["speakers"]
     model.train(training)
     errors = errors_of(texts, options.unit)
     nats_per_label = nats / labels if labels else float("nan")
-    return Evaluation(errors, nats_per_label, per_speaker(texts, speakers, options.unit), texts, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return Evaluation(errors, nats_per_label, per_speaker(texts, speakers, options.unit), texts, seconds, capped)
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Batch]:

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from samplewise import strict_json
+
 
 class UserError(Exception):
     """A command, a recipe or a data set that cannot be used; the message says what to do. Shown without traceback."""
@@ -66,7 +68,7 @@ class BadDataLog:
         self._seen[where] = problem
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(problem), ensure_ascii=False) + "\n")
+                file.write(strict_json.text(asdict(problem), ensure_ascii=False) + "\n")
 
     def problems(self) -> list[BadData]:
         """All problems so far, those noted by other processes included."""

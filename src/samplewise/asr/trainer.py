@@ -5,7 +5,6 @@ The loop, the progress bar, checkpoints, resuming and the start of several proce
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +17,13 @@ from torch.utils.data import DataLoader
 from transformers.trainer_callback import ExportableState
 
 import samplewise
+from samplewise import strict_json
 from samplewise.asr.batches import Batches
 from samplewise.asr.checkpoint import Run
 from samplewise.asr.decode import search
 from samplewise.asr.evaluate import count_errors
 from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
-from samplewise.asr.meters import LossReports, StepTimes, load_average, peak_bytes
+from samplewise.asr.meters import LossReports, StepFrames, StepTimes, imbalance, load_average, peak_bytes
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import Recipe
@@ -33,6 +33,7 @@ INPUTS = ("features", "feature_lengths", "targets", "target_lengths")
 PADDING = -100  # what the Trainer pads predictions and labels with
 LOG_FILE = "log.jsonl"
 LOSSES = ("transducer", "sampled", "ctc")  # parts of the loss, each logged per label under its own name
+RANKS = 5  # as CLASSES, for what processes other than the first draw of dropout and masks
 CLASSES = 4  # the stream of random numbers that sampled classes are drawn from, beside those of corpus.py and examples.py
 
 
@@ -63,6 +64,7 @@ class TransducerTrainer(transformers.Trainer):
         self.eval_sums: dict[str, float] = {}
         self.times = StepTimes()
         self.reports = LossReports()
+        self.frames = StepFrames()
         self.batch = (-1, 0)  # step, and which of its batches
         super().__init__(
             model=model,
@@ -82,6 +84,7 @@ class TransducerTrainer(transformers.Trainer):
             seed=self.recipe.seed,
             steps=training.steps,
             batches=training.accumulate * self.args.world_size,
+            processes=self.args.world_size,
             size=training.batch_size,
             seconds=training.batch_seconds,
             pool=training.length_pool,
@@ -96,6 +99,9 @@ class TransducerTrainer(transformers.Trainer):
         return self.accelerator.prepare(loader)
 
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
+        if model.training:
+            self.frames.add(self.state.global_step, sum(frames))
         generator = self._class_generator() if model.training and self.recipe.sampling is not None else None
         with samplewise.observe() as seen:
             losses = model(**{name: inputs[name] for name in INPUTS}, generator=generator)
@@ -107,7 +113,6 @@ class TransducerTrainer(transformers.Trainer):
         self._count(losses, inputs, self.sums if model.training else self.eval_sums)
         if model.training:
             self.reports.add(seen)
-            frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
             self.progress.saw(frames, inputs["target_lengths"].tolist())
         return (losses["loss"], losses) if return_outputs else losses["loss"]
 
@@ -135,6 +140,7 @@ class TransducerTrainer(transformers.Trainer):
             logs.update(self._per_label(self.sums, ""))
             self.sums = {}
             logs.update(self._reported())
+            logs.update(self._balance())
             logs.update(self.times.take())
             if (peak := peak_bytes()) is not None:
                 logs["peak_bytes"] = peak
@@ -144,13 +150,15 @@ class TransducerTrainer(transformers.Trainer):
             self.eval_sums = {}
         seen = self.progress.utterances * self.args.world_size
         self.state.epoch = round(seen / len(self.examples), 4)  # to the Trainer the whole run is one epoch
-        super().log(logs, start_time)
+        super().log(strict_json.told(logs), start_time)
 
     def _per_label(self, sums: dict[str, float], prefix: str) -> dict[str, float]:
         names = sorted(sums)
         amounts = torch.tensor([sums[name] for name in names], dtype=torch.float64, device=self.args.device)
         totals = dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
         found = {f"{prefix}{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
+        if "capped" in totals:
+            found[f"{prefix}max_symbols_reached"] = totals["capped"]
         if "classes" in totals:
             found["sampled_classes"] = totals["classes"] / totals["utterances"]
         return found
@@ -161,6 +169,11 @@ class TransducerTrainer(transformers.Trainer):
         active, nodes, bound = self.accelerator.gather(own).unbind(1)  # (processes,) each
         return {"active_share": float(active.sum() / nodes.sum()), "bound": float(bound.max())}
 
+    def _balance(self) -> dict[str, float]:
+        """How far the busiest process was ahead in the steps since the last line: all others wait for it."""
+        own = torch.tensor(self.frames.take(), device=self.args.device)
+        return {"frames_imbalance": imbalance(self.accelerator.gather(own[None]))} if self.args.world_size > 1 else {}
+
     def prediction_step(
         self, model: Any, inputs: Batch, prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -170,6 +183,7 @@ class TransducerTrainer(transformers.Trainer):
             loss = self.compute_loss(model, inputs).detach()
             lengths = inputs["feature_lengths"]
             found = search(self.transducer, inputs["features"], lengths, self.recipe.decoding)
+        self.eval_sums["capped"] = self.eval_sums.get("capped", 0.0) + sum(found.capped)
         return loss, padded(found).to(loss.device), self._targets(inputs).to(loss.device)
 
     def _targets(self, inputs: Batch) -> torch.Tensor:
@@ -278,13 +292,13 @@ class RunFiles(transformers.TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:  # a resumed run takes back the lines written after its checkpoint
-            lines = "".join(json.dumps(line) + "\n" for line in state.log_history)
+            lines = "".join(strict_json.text(line) + "\n" for line in state.log_history)
             (self.directory / LOG_FILE).write_text(lines, encoding="utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             with (self.directory / LOG_FILE).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(state.log_history[-1]) + "\n")
+                file.write(strict_json.text(state.log_history[-1]) + "\n")
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
@@ -308,6 +322,13 @@ class StopOnSignal(transformers.TrainerCallback):
         self.stopped_by = self.agree(self.caught.received)
         if self.stopped_by:
             control.should_save = control.should_log = control.should_training_stop = True
+
+
+def draw_apart(seed: int, process: int) -> None:
+    """Give a process random numbers of its own: with equal ones all would drop and mask the same. The first keeps those that it
+    has alone; a resumed process takes up its own from the checkpoint."""
+    if process:
+        transformers.set_seed(int(np.random.SeedSequence((seed, RANKS, process)).generate_state(1)[0]))
 
 
 def agreement(world_size: int, device: torch.device) -> Callable[[int], int]:

@@ -230,10 +230,16 @@ def merge(base: Plain, own: Plain) -> Plain:
 
 def difference(old: Any, new: Any, where: str = "") -> list[str]:
     """The dotted keys in which two plain trees differ, each with both values."""
+    return [f"{key}: {before!r} became {after!r}" for key, before, after in differing(old, new, where)]
+
+
+def differing(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The dotted keys in which two plain trees differ, and the values in both."""
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = [*old, *(key for key in new if key not in old)]
-        return [line for key in keys for line in difference(old.get(key), new.get(key), join(where, key))]
-    return [] if old == new else [f"{where}: {old!r} became {new!r}"]
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from differing(old.get(key), new.get(key), join(where, key))
+    elif old != new:
+        yield where, old, new
 
 
 def join(where: str, key: Any) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from samplewise import strict_json
 from samplewise.bench.errors import BenchError
 
 Row = dict[str, Any]
@@ -45,12 +46,16 @@ def append_row(path: Path, row: Row) -> None:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":  # cut short by a kill
                 file.write(b"\n")
-        file.write((json.dumps(row) + "\n").encode())
+        file.write((strict_json.text(strict_json.told(row)) + "\n").encode())
 
 
 def key_of(row: Row) -> str:
     """What makes a measurement the same one: code, workload, method, threads and budget."""
-    return json.dumps([row["commit"], row["case"], row["sizes"], row["method"], row["threads"], row["budget"]], sort_keys=True)
+    return json.dumps(
+        [row["commit"], row["case"], row["sizes"], row["method"], row["threads"], row["budget"]],
+        sort_keys=True,
+        allow_nan=False,
+    )
 
 
 def done_keys(rows: Iterable[Row], accept_busy: bool) -> set[str]:

@@ -130,7 +130,7 @@ class CaseRun:
 
     def truth(self, case: Case) -> Path:
         """The file of the case's loss and gradients in float64, made once a run."""
-        digest = hashlib.sha256(json.dumps(case.sizes(), sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(case.sizes(), sort_keys=True, allow_nan=False).encode()).hexdigest()
         path = self.scratch / f"{digest[:16]}.pt"
         if not path.exists():
             self.say(f"{self.case.name}: truth in float64")

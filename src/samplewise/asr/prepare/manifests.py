@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from samplewise import strict_json
 from samplewise.asr.problems import UserError
 
 Line = dict[str, Any]  # of a manifest: id, audio, text, duration, speaker, split; start where an utterance is a piece of a file
@@ -68,7 +69,7 @@ def write_lines(path: Path, lines: Iterable[Line]) -> None:
     """Write a manifest whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        file.writelines(strict_json.text(line, ensure_ascii=False) + "\n" for line in lines)
     partial.replace(path)
 
 

@@ -19,6 +19,7 @@ import soundfile
 from rich.console import Console
 from rich.progress import Progress
 
+from samplewise import strict_json
 from samplewise.asr.checkpoint import read_json, write_json
 from samplewise.asr.problems import UserError
 from samplewise.asr.spoken.texts import phrases, transcript, without
@@ -170,7 +171,7 @@ def line(reading: Reading, seconds: float) -> dict[str, Any]:
 
 def keep_note(target: Path, options: Options) -> None:
     """Write down what is made here, or see that it is the same as before; only the hours may change."""
-    values = json.loads(json.dumps(asdict(options)))
+    values = json.loads(strict_json.text(asdict(options)))
     if target.exists() and not target.is_dir():
         raise UserError(f"{target} is a file, not a directory for recordings")
     if (target / NOTE).is_file():
@@ -188,5 +189,5 @@ def keep_note(target: Path, options: Options) -> None:
 def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Write a manifest whole or not at all."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    partial.write_text("".join(strict_json.text(each) + "\n" for each in lines), encoding="utf-8")
     partial.replace(path)
