@@ -52,7 +52,9 @@ def score(
     if as_json:
         say(strict_json.text(strict_json.told({**evaluation.to_plain(), "skipped": bad.counts()})))
         return evaluation
-    for line in lines(evaluation, texts) + evaluation.bound(options.max_symbols):
+    found = lines(evaluation, texts)
+    found[-1:-1] = evaluation.bound(options.max_symbols)
+    for line in found:
         say(line)
     if report := bad.report():
         say(report)

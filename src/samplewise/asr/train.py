@@ -43,6 +43,7 @@ from samplewise.asr.start import take_weights
 from samplewise.asr.tokenizer import Tokenizer, class_counts, make_tokenizer
 from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement, draw_apart
 from samplewise.asr.typed import difference
+from samplewise.cache import expanded
 
 SKIPPED_FILE = "skipped.jsonl"
 LOCK_FILE = "train.lock"
@@ -95,7 +96,7 @@ def go(
     corpora = make_corpora(recipe, data, features.sample_rate, bad, say)
     origin = {**corpora.description, "processes": int(os.environ.get("WORLD_SIZE", "1"))}
     source = recipe.training.start_from if start is None else None  # a checkpoint needs the other run no more
-    before = load_recogniser(source) if source is not None else None
+    before = load_recogniser(expanded(source)) if source is not None else None
     run = Run(recipe, find_tokenizer(recipe, corpora, before, directory if resume else None), origin)
     if main:
         keep_or_check(run, directory, say)

@@ -14,11 +14,12 @@ from typing import Any
 
 from samplewise.bench import machine
 from samplewise.bench.cases import Case
-from samplewise.bench.environments import Place, cache_directory, here, place_of
+from samplewise.bench.environments import Place, here, place_of
 from samplewise.bench.figures import pairwise, summary
 from samplewise.bench.names import YARDSTICK, Method
 from samplewise.bench.protocol import WorkerError, WorkerProcess, worker_environment
 from samplewise.bench.records import SCHEMA, Row
+from samplewise.cache import cache_directory
 
 CHECK_WHOLE = 5 * 10**11  # multiply-adds of one output layer up to which a case is checked as it is
 CHECK_REDUCED = 2 * 10**9  # and what larger ones are cut down to

@@ -22,6 +22,7 @@ from rich.progress import Progress
 from samplewise import strict_json
 from samplewise.asr.checkpoint import read_json, write_json
 from samplewise.asr.problems import UserError
+from samplewise.asr.spoken.needs import VOICES
 from samplewise.asr.spoken.texts import phrases, transcript, without
 from samplewise.asr.spoken.voices import Speak
 
@@ -45,7 +46,7 @@ class Options:
     """
 
     hours: float = 3.0
-    voices: tuple[str, ...] = ("slt", "joe", "rms", "awb", "kal16")
+    voices: tuple[str, ...] = VOICES
     words: tuple[int, int] = (5, 12)
     speed: tuple[float, float] = (0.9, 1.2)
     pitch: tuple[float, float] = (0.92, 1.08)
