@@ -9,13 +9,13 @@ nodes that carry all but 1.2e-7 of the occupancy. An untrained model of the same
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 
 import torch
 
 import samplewise
+from samplewise import strict_json
 from samplewise.asr.checkpoint import Recogniser, load_recogniser
 from samplewise.asr.evaluate import in_batches
 from samplewise.asr.examples import EvaluationExamples, collate
@@ -59,7 +59,7 @@ def main() -> None:
             rows.append({"steps": 0, **measure(recogniser.run.make_model()[0], recogniser, arguments.data)})
         rows.append({"steps": int(directory.name.split("-")[1]), **measure(recogniser.model, recogniser, arguments.data)})
     answer = {"recipe": recogniser.run.recipe.name, "commit": commit(), "tolerance": 2**-23, "rows": rows}
-    arguments.output.write_text(json.dumps(answer, indent=2) + "\n")
+    arguments.output.write_text(strict_json.text(answer, indent=2) + "\n")
     print(arguments.output.read_text())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from samplewise import extras
 from samplewise.cli import build_parser, main
 
 HEAVY = ("transformers", "accelerate", "jiwer", "soundfile", "rich", "yaml", "lhotse")
@@ -111,6 +112,32 @@ def test_a_missing_extra_is_told(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "samplewise.asr.transcribe", None)
     assert main(["transcribe", "x", "y"]) == 1
     assert "pip install 'samplewise[train]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "module", "asked"),
+    [
+        (["prepare", "librispeech", "--from", "a", "--to", "b"], "samplewise.asr.prepare.prepare", "corpora"),
+        (["evaluate", "x", "digits"], "samplewise.asr.scoring", "train"),
+        (["bench", "export", "x", "--output", "b"], "samplewise.bench.export", "bench,train"),
+    ],
+)
+def test_all_extras_that_a_command_needs_are_asked_for_at_once(argv, module, asked, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(argv) == 1
+    assert f"pip install 'samplewise[{asked}]'" in capsys.readouterr().err
+
+
+def test_everything_that_an_extra_lacks_is_named(monkeypatch):
+    lines = ["torch>=2.6", "jiwer>=4.0; extra == 'train'", 'rich; extra == "train"', "soxr>=1; extra == 'bench'"]
+    lines += ["samplewise[train]; extra == 'corpora'", "lhotse>=1; python_version > '3' and extra == 'corpora'"]
+    monkeypatch.setattr(extras, "requires", lambda name: lines)
+    monkeypatch.setattr(extras, "is_installed", lambda name: name == "rich")
+    assert extras.missing(["corpora"]) == ["jiwer", "lhotse"] and extras.missing(["bench", "train"]) == ["jiwer", "soxr"]
+    said = extras.advice(["corpora"], ImportError("No module named 'jiwer'"))
+    assert said == "this command needs packages that are missing: pip install 'samplewise[corpora]' (jiwer, lhotse)"
+    monkeypatch.undo()
+    assert set(extras.missing(["train"])) == set(), "the tests run with it"
 
 
 RECIPE = """

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from samplewise import extras
 from samplewise.asr import comparing
 from samplewise.asr.prepare import arguments as preparing
 from samplewise.asr.spoken import arguments as speaking
 from samplewise.bench.arguments import add_bench
 from samplewise.plan import arguments as planning
 
-NEEDS_EXTRA = "this command needs the training extra: pip install 'samplewise[train]' ({error})"
 FAILED, USAGE = 1, 2
 
 TRAIN_EXAMPLES = """\
@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_command(commands, name: str, run, summary: str, examples: str) -> argparse.ArgumentParser:
+def add_command(commands, name: str, run, summary: str, examples: str, extra: str = "train") -> argparse.ArgumentParser:
     command = commands.add_parser(
         name,
         help=summary,
@@ -80,13 +80,13 @@ def add_command(commands, name: str, run, summary: str, examples: str) -> argpar
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, extra=extra)
     return command
 
 
 def add_prepare(commands) -> None:
     summary = "make manifests of LibriSpeech, AISHELL-1 or the Corpus of Spontaneous Japanese"
-    command = add_command(commands, "prepare", run_prepare, summary, preparing.EXAMPLES)
+    command = add_command(commands, "prepare", run_prepare, summary, preparing.EXAMPLES, extra="corpora")
     preparing.add_arguments(command)
 
 
@@ -115,7 +115,7 @@ def add_train(commands) -> None:
 
 def add_synthesise(commands) -> None:
     summary = "make hours of synthetic speech with a large vocabulary"
-    speaking.add_arguments(add_command(commands, "synthesise", run_synthesise, summary, speaking.EXAMPLES))
+    speaking.add_arguments(add_command(commands, "synthesise", run_synthesise, summary, speaking.EXAMPLES, extra="speech"))
 
 
 def add_compare(commands) -> None:
@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from samplewise import TransducerError
         from samplewise.asr.problems import UserError
     except ImportError as error:
-        complain(NEEDS_EXTRA.format(error=error))
+        complain(extras.advice([arguments.extra], error))
         return FAILED
     try:
         return arguments.run(arguments)
@@ -254,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(str(error))
         return FAILED
     except ImportError as error:
-        complain(NEEDS_EXTRA.format(error=error))
+        complain(extras.advice([arguments.extra], error))
         return FAILED
     except KeyboardInterrupt:
         complain("interrupted")

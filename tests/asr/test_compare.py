@@ -45,7 +45,7 @@ def test_plans_go_seed_by_seed(recipe):
 
 
 def test_a_wrong_size_is_refused_before_anything_runs(recipe):
-    with pytest.raises(UserError, match="size must be greater than 0"):
+    with pytest.raises(UserError, match=r"sampling\.size must be between 1 and 1,000,000,000, got 0"):
         make_plans(recipe, [], variants([0], ["ctc"], ["batch"], ["none"], full=True), [1])
 
 

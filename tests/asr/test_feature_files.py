@@ -162,7 +162,7 @@ def test_stored_features_have_derivatives():
 def test_kinds_that_do_not_go_together():
     with pytest.raises(UserError, match="feature_files and stored belong together"):
         recipe(features={"kind": "log_mel"})
-    with pytest.raises(UserError, match=r"speed must be \[slowest, fastest\]"):
+    with pytest.raises(UserError, match=r"speed must be \[lowest, highest\], got \[1.1, 0.9\]"):
         recipe(data={"speed": [1.1, 0.9]})
 
 

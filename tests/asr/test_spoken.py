@@ -6,6 +6,7 @@ import importlib.util
 import json
 import shutil
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,15 @@ import soundfile
 
 from samplewise.asr.corpora import make_corpora
 from samplewise.asr.problems import UserError
+from samplewise.asr.recipe import load_recipe
+from samplewise.asr.spoken import arguments, needs
+from samplewise.asr.spoken import synthesise as making
+from samplewise.asr.spoken import texts as reading
 from samplewise.asr.spoken import voices as speaking
 from samplewise.asr.spoken.synthesise import Options, plan, synthesise
 from samplewise.asr.spoken.texts import phrases, sentences, transcript, without
 from samplewise.asr.spoken.voices import find_voices
+from samplewise.cli import main
 
 from .made import tiny_recipe
 
@@ -142,6 +148,39 @@ def test_a_voice_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "piper", None)
     with pytest.raises(UserError, match=r"pip install 'samplewise\[speech\]'"):
         find_voices(["joe"], RATE)
+
+
+def test_all_that_is_missing_is_asked_for_at_once(monkeypatch, capsys):
+    monkeypatch.setattr(needs.shutil, "which", lambda name: None)
+    monkeypatch.setattr(needs.importlib.util, "find_spec", lambda name: None if name in ("piper", "onnxruntime") else name)
+    assert main(["synthesise"]) == 1
+    said = capsys.readouterr().err
+    assert "apt-get install flite bible-kjv\n" in said and "pip install 'samplewise[speech]' (piper, onnxruntime)\n" in said
+    assert needs.lacking(["slt"], "lines.txt") == ["apt-get install flite"]
+    assert needs.lacking(["joe"], "lines.txt") == ["pip install 'samplewise[speech]' (piper, onnxruntime)"]
+    monkeypatch.setattr(needs.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert needs.lacking(["slt"], None) == []
+
+
+def test_speech_is_made_where_its_recipe_looks_for_it(tmp_path, monkeypatch, bad, said):
+    """Whatever XDG_CACHE_HOME says, and where it is of no use."""
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes" / "bible.yaml")
+    places = []
+    monkeypatch.setattr(making, "synthesise", lambda texts, voices, target, *rest, **more: places.append(target))
+    for cache in (tmp_path / "cache", tmp_path / "home" / ".cache"):
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache) if cache.name == "cache" else "relative")
+        monkeypatch.setattr(speaking, "find_voices", lambda names, rate: {})
+        monkeypatch.setattr(reading, "sentences", lambda path: [])
+        monkeypatch.setattr(arguments, "lacking", lambda voices, texts: [])
+        assert main(["synthesise"]) == 0
+        assert places[-1] == cache / "samplewise" / "spoken"
+        places[-1].mkdir(parents=True)
+        for part in ("train", "valid", "test"):
+            (places[-1] / f"{part}.jsonl").write_text('{"audio": "a.flac", "text": "a"}')
+        (places[-1] / "a.flac").touch()
+        make_corpora(recipe, None, RATE, bad, said)
+        assert said.lines.pop() == f"data: 1 utterances to test on in {places[-1] / 'test.jsonl'}"
 
 
 @pytest.mark.parametrize("name", ["slt", "joe"])

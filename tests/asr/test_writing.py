@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from samplewise import strict_json
 from samplewise.asr import writing
 from samplewise.asr.checkpoint import read_json
 from samplewise.asr.errors import WriteError
 from samplewise.asr.problems import BadData, BadDataLog, UserError
-from samplewise.asr.writing import append_line, as_json, make_directory, read_json_lines, saving, write_bytes, write_json
+from samplewise.asr.writing import append_line, make_directory, read_json_lines, saving, write_bytes, write_json
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_json_is_written_whole(tmp_path):
 
 def test_json_holds_no_nan_and_every_text():
     values = {"a": [float("nan"), (float("-inf"), 1.5)], "b": "ö\ud800"}
-    text = as_json(values).encode("utf-8", "backslashreplace").decode()
+    text = strict_json.text(values, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
     assert "ö" in text and json.loads(text) == {"a": [None, [None, 1.5]], "b": "ö\ud800"}
 
 

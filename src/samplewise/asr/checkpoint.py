@@ -80,12 +80,13 @@ class Recogniser:
         """The recipe's, with another beam if one is given.
 
         Raises:
-            UserError: a beam below 1.
+            UserError: a beam that a recipe could not have either.
         """
-        if beam is not None and beam < 1:
-            raise UserError(f"--beam must be at least 1, got {beam}")
         options = self.run.recipe.decoding
-        return options if beam is None else replace(options, beam=beam)
+        try:
+            return options if beam is None else replace(options, beam=beam)
+        except ValueError as error:
+            raise UserError(f"--{error}") from None
 
 
 def make_preparation(run: Run, model: Transducer, features: Features) -> Preparation:

@@ -298,7 +298,7 @@ def finish(plan: Plan, status: int, directory: Path, results: Path, say: Say) ->
     found = read_json(directory / plan.name / RESULTS_FILE)
     line = {"variant": plan.variant.name, "sampling": plan.variant.sampling, **{key: found.get(key) for key in KEPT}}
     line["test"] = {key: value for key, value in found["test"].items() if key != "by_speaker"}
-    loads = [entry["load_average"] for entry in found["training_log"] if "load_average" in entry]
+    loads = [entry["load_average"] for entry in found["training_log"] if entry.get("load_average") is not None]
     line["load_average"] = round(statistics.fmean(loads), 2) if loads else None
     append_line(results, line)
     say(f"{plan.name}: {in_short(line['test'])}")

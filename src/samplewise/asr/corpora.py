@@ -33,6 +33,7 @@ from samplewise.asr.recipe import (
 )
 from samplewise.asr.sources import DigitSource, find_digits
 from samplewise.asr.spoken.texts import transcript
+from samplewise.cache import expanded
 
 E = TypeVar("E", Entry, FeatureEntry)
 Say = Callable[[str], None]
@@ -126,7 +127,7 @@ def stored_dim(recipe: Recipe) -> int:
 
 
 def data_directory(options: ManifestOptions | FeatureFilesOptions, data: str | None) -> Path:
-    root = Path(data if data is not None else options.root).expanduser()
+    root = expanded(data if data is not None else options.root)
     if not root.is_dir():
         raise UserError(f"no data directory {root}; give the right one with --data")
     return root

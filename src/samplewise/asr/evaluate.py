@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jiwer
@@ -68,7 +68,7 @@ class Errors:
     def to_plain(self) -> dict[str, Any]:
         """`wer` (None without words) and `words`, or `cer` and `characters`, and the other counts."""
         counts = dict(self.__dict__)
-        return {self.name.lower(): finite(self.rate), f"{counts.pop('unit')}s": counts.pop("units"), **counts}
+        return {self.name.lower(): self.rate if self.units else None, f"{counts.pop('unit')}s": counts.pop("units"), **counts}
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ class Evaluation:
         by_speaker: errors of each speaker, if there are several.
         texts: (key, reference, hypothesis) of every utterance, as they were compared.
         normalisation: what was done to the texts before.
+        capped: frames in which `decoding.max_symbols` labels were emitted, of each utterance: more may have been said there.
+        max_symbols: that key.
     """
 
     errors: Errors
@@ -91,6 +93,8 @@ class Evaluation:
     texts: list[tuple[str, str, str]]
     normalisation: Normalisation
     seconds: float
+    capped: list[int] = field(default_factory=list)
+    max_symbols: int = 0
 
     @property
     def nats_per_label(self) -> float:
@@ -98,20 +102,24 @@ class Evaluation:
         return ratio(self.losses, "transducer", "labels")
 
     def to_plain(self) -> dict[str, Any]:
+        capped = {"frames": sum(self.capped), "utterances": sum(map(bool, self.capped))}
         return {
             **self.errors.to_plain(),
             "normalisation": self.normalisation,
-            "nats_per_label": finite(self.nats_per_label),
+            "nats_per_label": self.nats_per_label if self.losses else None,
             "without_loss": dict(Counter(problem.reason for problem in self.without_loss)),
+            "max_symbols_reached": capped,
             "by_speaker": {name: errors.to_plain() for name, errors in self.by_speaker.items()},
         }
 
     def metrics(self) -> dict[str, float]:
-        """As a line of a log: the error rate, the loss that is minimised (nats an utterance), its parts (nats a label)."""
-        found = {self.errors.name.lower(): self.errors.rate, "loss": ratio(self.losses, "loss", "utterances")}
-        found |= {f"{name}_nats_per_label": ratio(self.losses, name, "labels") for name in ("transducer", "ctc")}
-        found["without_loss"] = len(self.without_loss)
-        return {name: value for name, value in found.items() if math.isfinite(value)}
+        """As a line of a log: the error rate, the loss that is minimised (nats an utterance), its parts (nats a label); what
+        does not exist is left out."""
+        found = {self.errors.name.lower(): self.errors.rate} if self.errors.units else {}
+        counts = {"loss": "utterances", "transducer": "labels", "ctc": "labels"}
+        names = {"loss": "loss", "transducer": "transducer_nats_per_label", "ctc": "ctc_nats_per_label"}
+        found |= {names[part]: ratio(self.losses, part, counts[part]) for part in PARTS if part in self.losses}
+        return found | {"without_loss": len(self.without_loss), "max_symbols_reached": sum(self.capped)}
 
     def loss(self) -> str:
         """In a few words."""
@@ -125,6 +133,11 @@ class Evaluation:
                 f"{len(self.without_loss)} of {self.errors.utterances} utterances are scored, but are not in the loss:"
             )
             lines += listing(self.without_loss)
+        if any(self.capped):
+            lines.append(
+                f"decoding.max_symbols={self.max_symbols} labels were emitted in {sum(self.capped)} encoder frames, of "
+                f"{sum(map(bool, self.capped))} of {len(self.capped)} utterances: more may have been said there"
+            )
         return lines
 
 
@@ -176,25 +189,37 @@ def evaluate(
     speakers: list[str] = []
     losses: dict[str, float] = {}
     without_loss: list[BadData] = []
+    capped: list[int] = []
     own = in_batches(examples.examples, options.batch_size)[share[0] :: share[1]]
     for examples_of_batch in own if share[0] else bar(own, "evaluating"):
         batch = on_device(collate(examples_of_batch), next(model.parameters()).device)
         add(losses, losses_of(model, batch))
         without_loss += [problem for problem in batch["without_loss"] if problem is not None]
         found = search(model, batch["features"], batch["feature_lengths"], options)
+        capped += found.capped
         hypotheses = [form(decode(labels)) for labels in found]
         texts += zip(batch["keys"], map(form, batch["texts"]), hypotheses, strict=True)
         speakers += batch["speakers"]
     model.train(training)
     if share[1] > 1:
-        texts, speakers, without_loss = (gather_object(each) for each in (texts, speakers, without_loss))
+        texts, speakers, without_loss, capped = (gather_object(each) for each in (texts, speakers, without_loss, capped))
         others = gather_object([losses])
         losses = {}
         for each in others:
             add(losses, each)
     errors = errors_of(texts, options.unit)
     by_speaker = per_speaker(texts, speakers, options.unit)
-    return Evaluation(errors, losses, without_loss, by_speaker, texts, options.normalisation, time.monotonic() - started)
+    return Evaluation(
+        errors,
+        losses,
+        without_loss,
+        by_speaker,
+        texts,
+        options.normalisation,
+        time.monotonic() - started,
+        capped,
+        options.max_symbols,
+    )
 
 
 def in_batches(examples: Sequence[Example], size: int) -> list[list[Example]]:
@@ -227,11 +252,6 @@ def add(sums: dict[str, float], more: dict[str, float]) -> None:
 
 def ratio(sums: dict[str, float], amount: str, count: str) -> float:
     return sums[amount] / sums[count] if amount in sums and sums[count] else math.nan
-
-
-def finite(value: float) -> float | None:
-    """For JSON, which has no NaN."""
-    return value if math.isfinite(value) else None
 
 
 def errors_of(texts: Sequence[tuple[str, str, str]], unit: Unit = "word") -> Errors:

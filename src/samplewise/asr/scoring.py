@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from samplewise import strict_json
 from samplewise.asr.checkpoint import Recogniser, load_recogniser
 from samplewise.asr.corpora import digit_test, stored_dim, with_texts
 from samplewise.asr.corpus import Corpus, ManifestCorpus, read_entries, read_manifest
@@ -55,7 +55,7 @@ def score(
     examples = EvaluationExamples(utterances, recogniser.preparation(), bad)
     evaluation = evaluate(recogniser.model, examples, recogniser.run.tokenizer.decode, options)
     if as_json:
-        say(json.dumps({**evaluation.to_plain(), "skipped": bad.counts()}))
+        say(strict_json.text(strict_json.told({**evaluation.to_plain(), "skipped": bad.counts()})))
         return evaluation
     for line in lines(evaluation, texts):
         say(line)

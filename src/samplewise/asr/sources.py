@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tarfile
@@ -26,6 +25,7 @@ from samplewise.asr.problems import BadDataLog, UserError
 from samplewise.asr.progress import reading
 from samplewise.asr.synthesis import synthesise_digits
 from samplewise.asr.writing import FULL, REFUSED, explained
+from samplewise.cache import cache_directory, expanded
 
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
 NAME = re.compile(r"(\d)_([a-z]+)_(\d+)\.(wav|flac)")
@@ -73,7 +73,7 @@ def find_digits(data: str | None, sample_rate: int, bad: BadDataLog, say: Say = 
     if data == SYNTHETIC:
         return synthetic(sample_rate, say)
     if data is not None:
-        return load(Path(data), sample_rate, bad, say)
+        return load(expanded(data), sample_rate, bad, say)
     for directory in (cache_directory() / "fsdd", *shared_directories()):
         if directory.is_dir():
             return load(directory, sample_rate, bad, say)
@@ -82,12 +82,6 @@ def find_digits(data: str | None, sample_rate: int, bad: BadDataLog, say: Say = 
     except UserError as error:
         say(f"NO REAL RECORDINGS: {error}")
         return synthetic(sample_rate, say)
-
-
-def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/samplewise`, or `~/.cache/samplewise`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "samplewise"
 
 
 def shared_directories() -> list[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 
+from samplewise import strict_json
 from samplewise.asr import meters
 from samplewise.asr.checkpoint import RUN_FILE, Recogniser, Run, last_checkpoint, load_recogniser, make_preparation
 from samplewise.asr.corpora import Corpora, make_corpora
@@ -27,9 +28,11 @@ from samplewise.asr.recipe import Recipe, recipe_to_plain
 from samplewise.asr.results import RESULTS_FILE, command_line, commit, machine, versions
 from samplewise.asr.run_directory import SKIPPED_FILE, check_directory, check_same, find_checkpoint, keep_run, occupied
 from samplewise.asr.signals import FirstSignal, Terminated, terminated
+from samplewise.asr.start import take_weights
 from samplewise.asr.tokenizer import Tokenizer, class_counts, make_tokenizer
-from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement
+from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement, draw_apart
 from samplewise.asr.writing import write_json
+from samplewise.cache import expanded
 
 STOPPING = "{}: finishing this step and saving a checkpoint; again to stop at once"
 Say = Callable[[str], None]
@@ -90,19 +93,22 @@ def go(
     features = make_features(recipe.features)
     corpora = make_corpora(recipe, data, features.sample_rate, bad, say)
     origin = {**corpora.description, "processes": int(os.environ.get("WORLD_SIZE", "1"))}
-    before = load_recogniser(recipe.training.start_from) if recipe.training.start_from is not None else None
+    source = recipe.training.start_from if start is None else None  # a checkpoint needs the other run no more
+    before = load_recogniser(expanded(source)) if source is not None else None
     run = Run(recipe, find_tokenizer(recipe, corpora, before, directory if resume else None), origin)
     if main:
         check_same(run, directory, say)
     model, _ = run.make_model()
     if before is not None:
-        take_weights(model, before, recipe.training.start_with)
+        for line in take_weights(model, before, recipe):
+            say(line)
     if recipe.sampling is not None and recipe.sampling.negatives == "unigram":
         model.class_counts = class_counts(run.tokenizer, corpora.train.texts())
     prepare = make_preparation(run, model, features)
     valid, test = (usable(corpus, prepare, bad) for corpus in (corpora.valid, corpora.test))
     examples = TrainingExamples(corpora.train, prepare, bad)
     trainer = TransducerTrainer(model, run, directory, Progress(), examples, valid, say)
+    draw_apart(recipe.seed, trainer.args.process_index)
     if main:
         keep_run(run, directory, say)
     say(announcement(run, model, corpora, trainer))
@@ -123,20 +129,6 @@ def find_tokenizer(recipe: Recipe, corpora: Corpora, before: Recogniser | None, 
     if resumed is not None and (resumed / RUN_FILE).is_file():
         return Run.load(resumed).tokenizer
     return make_tokenizer(recipe.tokenizer, corpora.train.texts())
-
-
-def take_weights(model: Transducer, before: Recogniser, part: str) -> None:
-    """Copy weights of a trained recogniser, all or the encoder's; raise UserError if its sizes are not this recipe's."""
-    try:
-        if part == "encoder":
-            model.encoder.load_state_dict(before.model.encoder.state_dict())
-        else:
-            model.load_state_dict(before.model.state_dict())
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1:2] or [str(error)]
-        raise UserError(
-            f"training.start_from: the model in {before.directory} is not of this recipe's sizes: {reason[0].strip()}"
-        ) from None
 
 
 def silent(line: str) -> None:
@@ -214,6 +206,7 @@ def finish(
     results["versions"] = versions()
     results["recipe_keys"] = recipe_to_plain(recipe)
     target = directory / RESULTS_FILE
+    results = strict_json.told(results)
     write_json(target, results)
     for line in summary(results, evaluation, bad):
         say(line)
@@ -241,7 +234,8 @@ def summary(results: dict[str, Any], evaluation: Evaluation | None, bad: BadData
     """What came out, in a few lines."""
     lines = [f"trained {results['steps']} steps in {results['training_seconds']:.0f} s"]
     for name, over in (("transducer", "transducer"), ("sampled", "transducer over sampled classes")):
-        if losses := [line[key] for line in results["training_log"] if (key := f"{name}_nats_per_label") in line]:
+        key = f"{name}_nats_per_label"
+        if losses := [line[key] for line in results["training_log"] if line.get(key) is not None]:
             lines.append(f"training loss: {losses[-1]:.4f} nats per label ({over})")
     if evaluation is not None:
         lines.append(f"test loss: {evaluation.loss()}")
@@ -253,6 +247,8 @@ def summary(results: dict[str, Any], evaluation: Evaluation | None, bad: BadData
         lines.append(f"left out {len(results['nonfinite'])} steps that were not finite: nonfinite in {RESULTS_FILE} lists them")
     if report := bad.report():
         lines.append(report)
+    for name, found in results.get(strict_json.NOT_FINITE, {}).items():
+        lines.append(f"{name} is {found}, which JSON does not have: it is null in the results")
     if results["data"].get("synthetic"):
         lines.append("All of this is on SYNTHETIC SPEECH, and says nothing about people's.")
     return lines

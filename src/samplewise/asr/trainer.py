@@ -20,12 +20,13 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput
 
 import samplewise
+from samplewise import strict_json
 from samplewise.asr.batches import Batches
 from samplewise.asr.checkpoint import Run
 from samplewise.asr.errors import WriteError
 from samplewise.asr.evaluate import evaluate
 from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
-from samplewise.asr.meters import LossReports, StepTimes, load_average, peak_bytes
+from samplewise.asr.meters import LossReports, StepFrames, StepTimes, imbalance, load_average, peak_bytes
 from samplewise.asr.model import Transducer
 from samplewise.asr.nonfinite import Nonfinite
 from samplewise.asr.recipe import Recipe
@@ -37,6 +38,7 @@ INPUTS = ("features", "feature_lengths", "targets", "target_lengths")
 LOG_FILE = "log.jsonl"
 LOSSES = ("transducer", "sampled", "ctc")  # parts of the loss, each logged per label under its own name
 SMALL_FILES = 64 << 10  # bytes of a checkpoint beside its tensors
+RANKS = 5  # as CLASSES, for what processes other than the first draw of dropout and masks
 CLASSES = 4  # the stream of random numbers that sampled classes are drawn from, beside those of corpus.py and examples.py
 
 
@@ -68,6 +70,7 @@ class TransducerTrainer(transformers.Trainer):
         self.sums: dict[str, float] = {}  # since the last line of the log
         self.times = StepTimes()
         self.reports = LossReports()
+        self.frames = StepFrames()
         self.nonfinite = Nonfinite(run.recipe.training, say)
         self.batch = (-1, 0)  # step, and which of its batches
         super().__init__(
@@ -87,6 +90,7 @@ class TransducerTrainer(transformers.Trainer):
             seed=self.recipe.seed,
             steps=training.steps,
             batches=training.accumulate * self.args.world_size,
+            processes=self.args.world_size,
             size=training.batch_size,
             seconds=training.batch_seconds,
             pool=training.length_pool,
@@ -101,6 +105,8 @@ class TransducerTrainer(transformers.Trainer):
         return self.accelerator.prepare(loader)
 
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
+        self.frames.add(self.state.global_step, sum(frames))
         generator = self._class_generator() if self.recipe.sampling is not None else None
         with samplewise.observe() as seen:
             losses = model(**{name: inputs[name] for name in INPUTS}, generator=generator)
@@ -109,7 +115,6 @@ class TransducerTrainer(transformers.Trainer):
         if not torch.isfinite(losses["loss"]):
             losses = {**losses, "loss": losses["loss"] * float("nan")}  # so all gradients are, in every process
         self.reports.add(seen)
-        frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
         self.progress.saw(frames, inputs["target_lengths"].tolist())
         return (losses["loss"], losses) if return_outputs else losses["loss"]
 
@@ -150,13 +155,14 @@ class TransducerTrainer(transformers.Trainer):
             if self.nonfinite.steps:
                 logs["nonfinite_steps"] = self.nonfinite.steps
             logs.update(self._reported())
+            logs.update(self._balance())
             logs.update(self.times.take())
             if (peak := peak_bytes()) is not None:
                 logs["peak_bytes"] = peak
             logs["load_average"] = load_average()
         seen = self.progress.utterances * self.args.world_size
         self.state.epoch = round(seen / len(self.examples), 4)  # to the Trainer the whole run is one epoch
-        super().log(logs, start_time)
+        super().log(strict_json.told(logs), start_time)
 
     def _totals(self, sums: dict[str, float]) -> dict[str, float]:
         """Over all processes."""
@@ -169,6 +175,11 @@ class TransducerTrainer(transformers.Trainer):
         own = torch.tensor([self.reports.take()], dtype=torch.float64, device=self.args.device)
         active, nodes, bound = self.accelerator.gather(own).unbind(1)  # (processes,) each
         return {"active_share": float(active.sum() / nodes.sum()), "bound": float(bound.max())}
+
+    def _balance(self) -> dict[str, float]:
+        """How far the busiest process was ahead in the steps since the last line: all others wait for it."""
+        own = torch.tensor(self.frames.take(), device=self.args.device)
+        return {"frames_imbalance": imbalance(self.accelerator.gather(own[None]))} if self.args.world_size > 1 else {}
 
     def evaluation_loop(
         self,
@@ -336,6 +347,13 @@ class StopOnSignal(transformers.TrainerCallback):
         self.stopped_by = self.agree(self.caught.received)
         if self.stopped_by:
             control.should_save = control.should_log = control.should_training_stop = True
+
+
+def draw_apart(seed: int, process: int) -> None:
+    """Give a process random numbers of its own: with equal ones all would drop and mask the same. The first keeps those that it
+    has alone; a resumed process takes up its own from the checkpoint."""
+    if process:
+        transformers.set_seed(int(np.random.SeedSequence((seed, RANKS, process)).generate_state(1)[0]))
 
 
 def agreement(world_size: int, device: torch.device) -> Callable[[int], int]:

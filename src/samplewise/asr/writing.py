@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from samplewise import strict_json
 from samplewise.asr.errors import UserError, WriteError
 from samplewise.plan.budget import show_bytes
 
@@ -100,12 +100,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, values: Any) -> None:
-    write_text(path, as_json(values, indent=2) + "\n")
+    write_text(path, strict_json.text(values, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_lines(path: Path, lines: Iterable[Any]) -> None:
     """A file of JSON lines."""
-    write_text(path, "".join(as_json(line) + "\n" for line in lines))
+    write_text(path, "".join(strict_json.text(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 def append_line(path: Path, values: Any) -> None:
@@ -114,7 +114,7 @@ def append_line(path: Path, values: Any) -> None:
     Raises:
         WriteError: it cannot be written.
     """
-    line = (as_json(values) + "\n").encode("utf-8", "backslashreplace")
+    line = (strict_json.text(values, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
     with saving(path, len(line)), path.open("a+b") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
@@ -136,16 +136,3 @@ def read_json_lines(path: Path, *, strict: bool = True) -> Iterator[Any]:
         except ValueError:
             if strict and not line.startswith("{"):
                 raise ValueError(f"line {number}: not JSON") from None
-
-
-def as_json(values: Any, indent: int | None = None) -> str:
-    """JSON, which knows no NaN and no infinity: null in their place."""
-    return json.dumps(finite(values), indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def finite(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {key: finite(value) for key, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [finite(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values

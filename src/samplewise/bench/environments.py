@@ -19,6 +19,7 @@ from samplewise.bench.errors import BenchError
 from samplewise.bench.machine import version_of
 from samplewise.bench.names import Method
 from samplewise.bench.peers.registry import BY_METHOD, PEERS, Peer
+from samplewise.cache import cache_directory
 
 PYBIND11 = "pybind11==2.13.6"
 CXX_STANDARD = 20  # that of torch's headers; the peers' own build files ask for less
@@ -30,12 +31,6 @@ class Place(NamedTuple):
 
     python: str
     versions: dict[str, str]
-
-
-def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/samplewise`, or `~/.cache/samplewise`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "samplewise"
 
 
 def environment_of(peer: Peer) -> Path:

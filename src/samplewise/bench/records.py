@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from samplewise import strict_json
 from samplewise.asr.writing import append_line, make_directory, read_json_lines
 from samplewise.bench.errors import BenchError
 
@@ -33,12 +34,16 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
 
 def append_row(path: Path, row: Row) -> None:
     make_directory(path.parent)
-    append_line(path, row)
+    append_line(path, strict_json.told(row))
 
 
 def key_of(row: Row) -> str:
     """What makes a measurement the same one: code, workload, method, threads and budget."""
-    return json.dumps([row["commit"], row["case"], row["sizes"], row["method"], row["threads"], row["budget"]], sort_keys=True)
+    return json.dumps(
+        [row["commit"], row["case"], row["sizes"], row["method"], row["threads"], row["budget"]],
+        sort_keys=True,
+        allow_nan=False,
+    )
 
 
 def done_keys(rows: Iterable[Row], accept_busy: bool) -> set[str]:

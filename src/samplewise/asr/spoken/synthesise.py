@@ -20,8 +20,10 @@ import soundfile
 from rich.console import Console
 from rich.progress import Progress
 
+from samplewise import strict_json
 from samplewise.asr.checkpoint import read_json
 from samplewise.asr.problems import UserError
+from samplewise.asr.spoken.needs import VOICES
 from samplewise.asr.spoken.texts import phrases, transcript, without
 from samplewise.asr.spoken.voices import Speak
 from samplewise.asr.writing import make_directory, write_bytes, write_json, write_lines
@@ -46,7 +48,7 @@ class Options:
     """
 
     hours: float = 3.0
-    voices: tuple[str, ...] = ("slt", "joe", "rms", "awb", "kal16")
+    voices: tuple[str, ...] = VOICES
     words: tuple[int, int] = (5, 12)
     speed: tuple[float, float] = (0.9, 1.2)
     pitch: tuple[float, float] = (0.92, 1.08)
@@ -172,7 +174,7 @@ def line(reading: Reading, seconds: float) -> dict[str, Any]:
 
 def keep_note(target: Path, options: Options) -> None:
     """Write down what is made here, or see that it is the same as before; only the hours may change."""
-    values = json.loads(json.dumps(asdict(options)))
+    values = json.loads(strict_json.text(asdict(options)))
     if target.exists() and not target.is_dir():
         raise UserError(f"{target} is a file, not a directory for recordings")
     if (target / NOTE).is_file():

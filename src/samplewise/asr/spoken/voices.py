@@ -15,9 +15,8 @@ import soxr
 
 from samplewise.asr.audio import read_audio
 from samplewise.asr.problems import UserError
+from samplewise.asr.spoken.needs import FLITE, PIPER
 
-FLITE = ("slt", "rms", "awb", "kal16")
-PIPER = ("joe",)
 MEAN_PITCH = {"slt": 170.0, "rms": 105.0, "awb": 130.0, "kal16": 105.0}  # Hz
 
 Speak = Callable[[str, float, float], np.ndarray]  # text, speed, pitch factor -> samples at the wanted sampling rate
