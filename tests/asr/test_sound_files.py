@@ -171,7 +171,7 @@ def test_a_failing_disk_is_named(tmp_path, monkeypatch):
     path = stored(tmp_path, encoded("WAV"))
 
     class Failing(sound_files.Source):
-        def read(self, count):
+        def readinto(self, buffer):
             raise OSError(5, "Input/output error")
 
     def failing(handle):

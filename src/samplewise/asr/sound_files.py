@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -45,7 +46,7 @@ class Source:
     What goes wrong in a callback of libsndfile cannot be raised there; it is kept in `error`.
     """
 
-    def __init__(self, file: BinaryIO, patch: tuple[int, bytes] = (0, b"")):
+    def __init__(self, file: io.BufferedReader, patch: tuple[int, bytes] = (0, b"")):
         self.file = file
         self.size = os.fstat(file.fileno()).st_size
         self.patch = patch  # a place in the file, and what is read there
@@ -64,20 +65,19 @@ class Source:
     def tell(self) -> int:
         return self.at
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:  # one of cffi's
         try:
             self.file.seek(self.at)
-            got = bytearray(self.file.read(len(buffer)))
+            count = self.file.readinto(buffer)
         except OSError as error:
             self.error = error
             return 0
-        place, patch = self.patch[0] - self.at, self.patch[1]
-        for i, byte in enumerate(patch, start=place):
-            if 0 <= i < len(got):
-                got[i] = byte
-        buffer[: len(got)] = bytes(got)
-        self.at += len(got)
-        return len(got)
+        place, patch = self.patch
+        for i, byte in enumerate(patch, start=place - self.at):
+            if 0 <= i < count:
+                buffer[i : i + 1] = bytes([byte])
+        self.at += count
+        return count
 
 
 class LongSource(Source):
@@ -88,7 +88,7 @@ class LongSource(Source):
     def length(self) -> int:
         return TIMES_LONGER * self.size
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:
         if self.at < self.length - TAG:
             return super().readinto(buffer)
         place = self.at
@@ -117,11 +117,13 @@ class Straight(soundfile.SoundFile):
 
     def take(self, count: int | None) -> np.ndarray:
         """The next samples (S, channels), as many as there are."""
-        blocks, left = [np.zeros((0, self.channels), dtype=np.float32)], UNKNOWN if count is None else count
+        blocks, left = [], UNKNOWN if count is None else count
         while left and len(block := self.read(min(left, BLOCK), dtype="float32", always_2d=True)):
             blocks.append(block)
             left -= len(block)
-        return np.concatenate(blocks)
+        if len(blocks) == 1:
+            return blocks[0]
+        return np.concatenate(blocks) if blocks else np.zeros((0, self.channels), dtype=np.float32)
 
 
 def read_sound(path: Path, start: float | None = None, duration: float | None = None) -> Sound:
@@ -152,7 +154,7 @@ def read_sound(path: Path, start: float | None = None, duration: float | None = 
         return Sound(samples, file.samplerate, promised)
 
 
-def open_sound(handle: BinaryIO) -> Straight:
+def open_sound(handle: io.BufferedReader) -> Straight:
     """The file, so that all of it is read."""
     file = Straight(Source(handle))
     if file.format == "MP3" and not any(mark in first_frame(handle) for mark in MP3_LENGTH):
@@ -162,7 +164,7 @@ def open_sound(handle: BinaryIO) -> Straight:
     return file
 
 
-def first_frame(handle: BinaryIO) -> bytes:
+def first_frame(handle: io.BufferedReader) -> bytes:
     """About the first frame of an MP3 file."""
     handle.seek(0)
     head = handle.read(10)
@@ -174,7 +176,7 @@ def first_frame(handle: BinaryIO) -> bytes:
     return handle.read(1024)
 
 
-def find_length(handle: BinaryIO) -> int | None:
+def find_length(handle: io.BufferedReader) -> int | None:
     """Where a file that seems empty says so, if it goes on after its header with what can only be sound."""
     handle.seek(0)
     head = handle.read(12)
@@ -192,7 +194,7 @@ def find_length(handle: BinaryIO) -> int | None:
     return None
 
 
-def chunks_only(handle: BinaryIO, layout: str) -> bool:
+def chunks_only(handle: io.BufferedReader, layout: str) -> bool:
     """Whether a RIFF file holds nothing but whole chunks from here on."""
     size = os.fstat(handle.fileno()).st_size
     while (at := handle.tell()) < size:
@@ -206,7 +208,7 @@ def chunks_only(handle: BinaryIO, layout: str) -> bool:
     return True
 
 
-def find_lacking(file: soundfile.SoundFile, handle: BinaryIO) -> str:
+def find_lacking(file: soundfile.SoundFile, handle: io.BufferedReader) -> str:
     """What the header promises and the file does not hold, in words; empty if nothing."""
     notes = file.extra_info
     for said, there in CHUNK.findall(notes):
@@ -224,7 +226,7 @@ def find_lacking(file: soundfile.SoundFile, handle: BinaryIO) -> str:
     return next((f"libsndfile: {words}" for words in WORDS if words in notes), "")
 
 
-def check_rest(key: str, handle: BinaryIO, at: int, marks: tuple[bytes, ...]) -> None:
+def check_rest(key: str, handle: io.BufferedReader, at: int, marks: tuple[bytes, ...]) -> None:
     """Raise BadDataError if another recording follows the one that was read: of joined files libsndfile reads the first."""
     handle.seek(at)
     rest = handle.read()
