@@ -114,7 +114,7 @@ def test_a_given_directory_that_is_wrong_is_an_error(nowhere, digits_directory, 
 def test_a_manifest_of_something_else_is_an_error(nowhere, said):
     (nowhere / "other").mkdir()
     (nowhere / "other" / "manifest.jsonl").write_text('{"audio": "a.wav", "text": "good morning"}\n')
-    with pytest.raises(UserError, match=r"manifest\.jsonl:1: not a recording of one digit"):
+    with pytest.raises(UserError, match=r"1 x not a recording of one digit\n +manifest\.jsonl:1"):
         find(said, str(nowhere / "other"))
 
 

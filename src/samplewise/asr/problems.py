@@ -101,7 +101,7 @@ class BadDataLog:
         """All problems so far, those noted by other processes included."""
         found = dict(self._seen)
         if self.path is not None and self.path.exists():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
+            for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
                 try:
                     problem = BadData(**json.loads(line))
                 except (ValueError, TypeError):  # the last line of a killed run may be half a line
