@@ -150,9 +150,9 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all; what is not Unicode, as some names of files, becomes an escape of JSON."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="backslashreplace")
     partial.replace(path)
 
 

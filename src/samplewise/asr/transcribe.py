@@ -10,6 +10,7 @@ import torch
 from samplewise.asr.audio import read_audio
 from samplewise.asr.checkpoint import Recogniser
 from samplewise.asr.decode import search
+from samplewise.asr.examples import usable_features
 from samplewise.asr.problems import BadData, BadDataError
 
 
@@ -29,10 +30,10 @@ def transcribe_file(recogniser: Recogniser, path: str | Path, beam: int | None =
     """The text of one recording of any sampling rate and number of channels.
 
     Raises:
-        BadDataError: it cannot be read, is silent, or is shorter than one encoder frame.
+        BadDataError: it cannot be read, is silent, not finite, or shorter than one encoder frame.
     """
     samples = read_audio(path, recogniser.features.sample_rate)
-    features = recogniser.features(samples)  # (F, M)
+    features = usable_features(recogniser.features, samples, str(path))  # (F, M)
     if recogniser.model.encoder.output_length(len(features)) < 1:
         raise BadDataError(str(path), "too few frames", f"{len(samples) / recogniser.features.sample_rate:.3f} s")
     device = next(recogniser.model.parameters()).device
