@@ -22,7 +22,8 @@ PLACEHOLDER = 0x7FFF0000  # bytes: streams are written with such a length or a l
 PLACES = {b"RIFF": "<I", b"RIFX": ">I", b".snd": ">I"}  # formats whose length of 0 may stand for an unknown one
 TIMES_LONGER = 64  # more than the ratio of MP3's highest bit rate to its lowest
 MP3_LENGTH = (b"Xing", b"Info", b"VBRI")  # one of them stands in the first frame where that tells the length
-JOINED = {"MP3": MP3_LENGTH, "OGG": (b"OggS",)}  # begins another recording
+OGG_PAGE = re.compile(rb"OggS\0([\0-\7])")  # and its flags
+OGG_FIRST = 2  # flag of the pages that recordings begin with
 TAG = 128  # bytes of the tag at the end of an MP3 file
 # What libsndfile notes where a file holds less than its header says.
 CHUNK = re.compile(r"(?:data|SSND|riff|Data Size)\s*: (\d+) \(should be (\d+)\)")
@@ -142,8 +143,9 @@ def read_sound(path: Path, start: float | None = None, duration: float | None = 
             promised = None if guessed else file.frames
             if start is None or duration is None:
                 samples = file.take(None)
-                if promised is not None and (marks := JOINED.get(file.format)):
-                    check_rest(str(path), handle, file.source.at, marks)
+                if promised is not None and is_joined(file, handle):
+                    found = "only the first would be read; cut it, or write it anew"
+                    raise BadDataError(str(path), "several recordings in one file", found)
             else:
                 first, count = round(start * file.samplerate), round(duration * file.samplerate)
                 file.skip(first)
@@ -226,11 +228,14 @@ def find_lacking(file: soundfile.SoundFile, handle: io.BufferedReader) -> str:
     return next((f"libsndfile: {words}" for words in WORDS if words in notes), "")
 
 
-def check_rest(key: str, handle: io.BufferedReader, at: int, marks: tuple[bytes, ...]) -> None:
-    """Raise BadDataError if another recording follows the one that was read: of joined files libsndfile reads the first."""
-    handle.seek(at)
-    rest = handle.read()
-    if any(mark in rest for mark in marks):
-        raise BadDataError(
-            key, "several recordings in one file", f"{len(rest)} bytes follow the first one; cut it, or write it anew"
-        )
+def is_joined(file: Straight, handle: io.BufferedReader) -> bool:
+    """Whether another recording follows the one that was read to its end: of joined files libsndfile reads the first."""
+    if file.format == "MP3":
+        handle.seek(file.source.at)
+        rest = handle.read()
+        return any(mark in rest for mark in MP3_LENGTH)
+    if file.format == "OGG":
+        handle.seek(0)
+        begins = [page[0] & OGG_FIRST > 0 for page in OGG_PAGE.findall(handle.read())]
+        return True in begins[begins.index(False) :]
+    return False
