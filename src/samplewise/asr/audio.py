@@ -12,6 +12,7 @@ from samplewise.asr.sound_files import read_sound
 
 SILENCE = 1e-4  # peak amplitude below which a recording holds nothing: under 4 steps of 16 bits
 TOLERANCE = 0.1  # seconds by which a recording may be shorter than its manifest says
+LONGER = 2  # times, and a second more, that it may be longer: batches are made by what the manifest says
 
 
 def read_audio(path: str | Path, sample_rate: int, duration: float | None = None, start: float | None = None) -> np.ndarray:
@@ -20,7 +21,7 @@ def read_audio(path: str | Path, sample_rate: int, duration: float | None = None
     Args:
         path: a wav, flac, ogg (Vorbis, Opus) or other file known to libsndfile.
         sample_rate: sampling rate of what is returned (Hz).
-        duration: how long it ought to be (s), if known; a shorter one is refused as truncated.
+        duration: how long it ought to be (s), if known; one that is shorter, or much longer, is refused.
         start: where a piece of `duration` begins (s); None: the whole recording.
 
     Returns:
@@ -42,7 +43,7 @@ def read_audio(path: str | Path, sample_rate: int, duration: float | None = None
 
 
 def check_samples(samples: np.ndarray, rate: int, key: str, promised: int | None, duration: float | None) -> None:
-    """Raise BadDataError for an empty, truncated, broken or silent recording."""
+    """Raise BadDataError for a recording that is empty, truncated, far too long, broken or silent."""
     seconds = len(samples) / rate
     if len(samples) == 0:
         raise BadDataError(key, "empty recording")
@@ -50,6 +51,8 @@ def check_samples(samples: np.ndarray, rate: int, key: str, promised: int | None
         raise BadDataError(key, "truncated recording", f"{len(samples)} of {promised} samples are there")
     if duration is not None and seconds < duration - TOLERANCE:
         raise BadDataError(key, "truncated recording", f"{seconds:.2f} s of {duration:.2f} s are there")
+    if duration is not None and seconds > LONGER * duration + 1:
+        raise BadDataError(key, "longer recording than its manifest says", f"{seconds:.2f} s, and not {duration:.2f} s")
     if not np.isfinite(samples).all():
         raise BadDataError(key, "samples that are not finite")
     if np.abs(samples).max() < SILENCE:

@@ -11,7 +11,7 @@ from samplewise.asr.audio import read_audio
 from samplewise.asr.checkpoint import Recogniser
 from samplewise.asr.decode import search
 from samplewise.asr.examples import usable_features
-from samplewise.asr.problems import BadData, BadDataError
+from samplewise.asr.problems import BadData, BadDataError, named
 
 
 def transcribe(
@@ -20,10 +20,13 @@ def transcribe(
     """Each path with its text, or with what is wrong with it. Files are decoded one at a time, as they come; with `beam`
     not by the recipe's."""
     for path in paths:
+        found: str | BadData
         try:
-            yield str(path), transcribe_file(recogniser, path, beam)
+            with named(str(path), "cannot be transcribed"):  # too little memory for a very long one, say
+                found = transcribe_file(recogniser, path, beam)
         except BadDataError as error:
-            yield str(path), error.problem
+            found = error.problem
+        yield str(path), found
 
 
 def transcribe_file(recogniser: Recogniser, path: str | Path, beam: int | None = None) -> str:

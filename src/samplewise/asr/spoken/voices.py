@@ -14,7 +14,7 @@ import numpy as np
 import soxr
 
 from samplewise.asr.audio import read_audio
-from samplewise.asr.problems import UserError
+from samplewise.asr.problems import BadDataError, UserError
 
 FLITE = ("slt", "rms", "awb", "kal16")
 PIPER = ("joe",)
@@ -66,7 +66,7 @@ class Piper:
         settings = self.piper.SynthesisConfig(length_scale=pitch / speed, noise_scale=0.0, noise_w_scale=0.0)
         chunks = list(self.voice.synthesize(text, settings))
         if not chunks:
-            raise UserError(f"Piper gave no samples for {text!r}")
+            raise BadDataError(repr(text), "no speech from Piper")
         samples = np.concatenate([chunk.audio_float_array for chunk in chunks])
         return soxr.resample(samples, chunks[0].sample_rate * pitch, self.sample_rate).astype(np.float32)
 
