@@ -111,9 +111,25 @@ def test_vbr_mp3_without_a_length_is_read_to_its_end(tmp_path, loud_first, tag):
     np.testing.assert_allclose(read_audio(path, RATE, duration=0.5, start=0.25), whole[4000:12000], atol=1e-4)
 
 
+def test_an_mp3_whose_first_frame_tells_all_but_its_length_is_read_to_its_end(tmp_path):
+    told, _ = vbr_mp3(True)
+    at = told.index(b"Xing") + 7
+    path = stored(tmp_path, told[:at] + bytes([told[at] & 0xFE]) + told[at + 1 :], "a.mp3")
+    with soundfile.SoundFile(path) as file:
+        assert abs(file.frames - LENGTH) > LENGTH // 4, "else the test shows nothing"
+    assert abs(len(read_audio(path, RATE)) - LENGTH) < 4 * 576
+
+
+def test_joined_mp3_of_which_the_second_tells_no_length_is_named(tmp_path):
+    told, untold = vbr_mp3(True)
+    assert len(read_audio(stored(tmp_path, told + b"APETAGEX" + bytes(9000), "a.mp3"), RATE)) == LENGTH
+    assert problem(stored(tmp_path, told + untold, "a.mp3")).reason == "several recordings in one file"
+
+
 def test_an_id3_tag_in_front_of_an_mp3_hides_no_length(tmp_path):
     told, _ = vbr_mp3(True)
     tag = b"ID3\x04\0\0\0\0\x10\0" + bytes(2048)
+    assert problem(stored(tmp_path, tag + told + told, "a.mp3")).reason == "several recordings in one file"
     assert len(read_audio(stored(tmp_path, tag + told, "a.mp3"), RATE)) == LENGTH
 
 

@@ -21,7 +21,8 @@ UNKNOWN = 2**40  # samples: libsndfile's word for a length that it does not know
 PLACEHOLDER = 0x7FFF0000  # bytes: streams are written with such a length or a larger one, before theirs is known
 PLACES = {b"RIFF": "<I", b"RIFX": ">I", b".snd": ">I"}  # formats whose length of 0 may stand for an unknown one
 TIMES_LONGER = 64  # more than the ratio of MP3's highest bit rate to its lowest
-MP3_LENGTH = (b"Xing", b"Info", b"VBRI")  # one of them stands in the first frame where that tells the length
+MP3_LENGTH = re.compile(rb"(?:Xing|Info)\0\0\0[\x01-\x0f]")  # in a first frame that tells the length, as the flag 1 says
+LARGEST_FRAME = 4096  # bytes; those of MP3 have less
 OGG_PAGE = re.compile(rb"OggS\0([\0-\7])")  # and its flags
 OGG_FIRST = 2  # flag of the pages that recordings begin with
 TAG = 128  # bytes of the tag at the end of an MP3 file
@@ -159,7 +160,7 @@ def read_sound(path: Path, start: float | None = None, duration: float | None = 
 def open_sound(handle: io.BufferedReader) -> Straight:
     """The file, so that all of it is read."""
     file = Straight(Source(handle))
-    if file.format == "MP3" and not any(mark in first_frame(handle) for mark in MP3_LENGTH):
+    if file.format == "MP3" and not tells_length(first_frame(handle)):
         return Straight(LongSource(handle))
     if file.frames == 0 and (place := find_length(handle)) is not None:
         return Straight(Source(handle, (place, b"\xff\xff\xff\xff")))
@@ -174,8 +175,14 @@ def first_frame(handle: io.BufferedReader) -> bytes:
     if head[:3] == b"ID3":
         for byte in head[6:10]:
             tag = tag << 7 | byte & 0x7F
-    handle.seek(tag)
+    handle.seek(tag + 10 if tag else 0)
     return handle.read(1024)
+
+
+def tells_length(frame: bytes) -> bool:
+    """Whether the first frame of an MP3 file says how many there are."""
+    found = MP3_LENGTH.search(frame)
+    return found is not None and found[0][-1] & 1 == 1
 
 
 def find_length(handle: io.BufferedReader) -> int | None:
@@ -231,9 +238,10 @@ def find_lacking(file: soundfile.SoundFile, handle: io.BufferedReader) -> str:
 def is_joined(file: Straight, handle: io.BufferedReader) -> bool:
     """Whether another recording follows the one that was read to its end: of joined files libsndfile reads the first."""
     if file.format == "MP3":
+        sync = first_frame(handle)[:2]
         handle.seek(file.source.at)
-        rest = handle.read()
-        return any(mark in rest for mark in MP3_LENGTH)
+        rest = handle.read()  # frames, or tags
+        return sync[:1] == b"\xff" and rest.count(sync) * LARGEST_FRAME > len(rest)
     if file.format == "OGG":
         handle.seek(0)
         begins = [page[0] & OGG_FIRST > 0 for page in OGG_PAGE.findall(handle.read())]
