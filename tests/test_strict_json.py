@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from samplewise import strict_json
-from samplewise.asr.checkpoint import write_json
+from samplewise.asr.writing import write_json
 from samplewise.bench.records import append_row
 
 ROOT = Path(__file__).parents[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import signal
 import sys
@@ -241,6 +242,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(arguments, "run"):
         parser.print_help()
         return USAGE
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that are not Unicode, texts that a terminal cannot show
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other on few cores
     try:
         from samplewise import TransducerError

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from samplewise.asr.corpora import make_corpora
-from samplewise.asr.problems import UserError
+from samplewise.asr.problems import BadDataError, UserError
 from samplewise.asr.recipe import load_recipe
 from samplewise.asr.spoken import arguments, needs
 from samplewise.asr.spoken import synthesise as making
@@ -78,6 +78,8 @@ def test_transcripts_are_words_of_letters():
 def test_texts_of_a_file(tmp_path):
     (tmp_path / "lines.txt").write_text("one\n\n two \n")
     assert sentences(str(tmp_path / "lines.txt")) == ["one", "two"]
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbfone\n")
+    assert sentences(str(tmp_path / "marked.txt")) == ["one"]
     (tmp_path / "empty.txt").write_text("\n")
     for name, message in (("empty.txt", "no texts to read"), ("nowhere.txt", "cannot read the texts")):
         with pytest.raises(UserError, match=message):
@@ -122,6 +124,25 @@ def test_what_is_there_is_kept(tmp_path, said):
     more = make(tmp_path / "a", said, options(hours=0.04))
     assert 0 < sum(len(reader.read) for reader in more.values()) < 2 * total
     assert lines(tmp_path / "a", "train")[: len(found["train"])] == found["train"]
+
+
+def test_what_cannot_be_spoken_is_named_and_a_damaged_file_is_made_anew(tmp_path, said):
+    make(tmp_path / "a", said, options())
+    before = lines(tmp_path / "a", "test")
+    (tmp_path / "a" / before[1]["audio"]).write_bytes(b"")  # renamed, and the power lost before it was written
+    readers = make(tmp_path / "a", said, options())
+    assert sum(len(reader.read) for reader in readers.values()) == 1
+    assert lines(tmp_path / "a", "test") == before and "skipped" not in said.text
+
+    class Mute(Reader):
+        def __call__(self, text, speed, pitch):
+            if transcript(text) == before[2]["text"]:
+                raise BadDataError("speech.wav", "silent recording", "0.50 s")
+            return super().__call__(text, speed, pitch)
+
+    synthesise(made_sentences(), {name: Mute() for name in VOICES}, tmp_path / "b", options(), say=said)
+    assert lines(tmp_path / "b", "test") == before[:2] + before[3:]
+    assert "1 x silent recording" in said.text and before[2]["audio"] in said.text
 
 
 def test_another_directory_is_not_touched(tmp_path, said):

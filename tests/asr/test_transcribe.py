@@ -65,3 +65,19 @@ def test_a_file_that_cannot_be_used_stops_nothing(recogniser, tmp_path):
         "too few frames",
     ]
     assert isinstance(found[3], str)
+
+
+def test_a_file_that_is_too_long_for_the_memory_stops_nothing(recogniser, tmp_path, monkeypatch):
+    soundfile.write(tmp_path / "a.wav", tone(1, 0, 0), RATE)
+    searched = []
+
+    def search(model, features, lengths, options):
+        searched.append(features)
+        if len(searched) == 1:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return [[]]
+
+    monkeypatch.setattr("samplewise.asr.transcribe.search", search)
+    first, second = (found for _, found in transcribe(recogniser, [tmp_path / "a.wav"] * 2))
+    assert str(first).endswith("a.wav: cannot be transcribed (RuntimeError: DefaultCPUAllocator: can't allocate memory)")
+    assert second == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from itertools import islice
 
@@ -140,7 +141,7 @@ class Batches(Sampler):
 
     def _seconds(self, pair: Pair) -> float:
         seconds = self.corpus.seconds(*pair)
-        if seconds <= 0:
+        if not 0 < seconds < math.inf:
             raise UserError(
                 f"training.batch_seconds needs the length of every utterance, and that of number {pair[1]} is not known: "
                 "give every line of the manifest its duration, or leave training.batch_seconds out"

@@ -316,13 +316,13 @@ def in_short(test: dict[str, Any]) -> str:
 def last_step(run: Path) -> int:
     """The step of the last line of a run's log; 0 if there is none."""
     try:
-        lines = (run / LOG_FILE).read_text(encoding="utf-8").splitlines()
+        lines = (run / LOG_FILE).read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
         return 0
     for line in reversed(lines):
         try:
             return json.loads(line)["step"]
-        except (ValueError, KeyError):  # a line that is being written
+        except (ValueError, KeyError, TypeError):  # a line that is being written, or is none of ours
             continue
     return 0
 
@@ -332,6 +332,9 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        return list(read_json_lines(path))
+        lines = list(read_json_lines(path))
+        if not all(isinstance(line, dict) and "recipe_keys" in line for line in lines):
+            raise ValueError("one of its lines is not what a run gave")
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as results of this command: {error}") from None
+    return lines

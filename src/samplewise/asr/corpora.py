@@ -17,6 +17,7 @@ from samplewise.asr.corpus import (
     DigitStrings,
     Entry,
     ManifestCorpus,
+    Parse,
     parse_entry,
     read_entries,
     split_recordings,
@@ -138,7 +139,7 @@ def read_subsets(
     root: Path,
     bad: BadDataLog,
     say: Say,
-    parse: Callable[[str, Path, str, str | None], E | None],
+    parse: Parse[E],
 ) -> dict[str, list[E]]:
     """The entries of the subsets that the recipe names."""
     found = {}
@@ -178,7 +179,7 @@ def describe(kind: str, root: Path, found: Mapping[str, Sequence[Entry | Feature
         "kind": kind,
         "source": root.name,
         "utterances": {name: len(entries) for name, entries in found.items()},
-        "fingerprint": hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16],
+        "fingerprint": hashlib.sha256("\n".join(lines).encode(errors="backslashreplace")).hexdigest()[:16],
     }
 
 

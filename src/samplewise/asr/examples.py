@@ -6,11 +6,13 @@ number of batches and a run resumes by skipping that many; nothing has to be tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 
@@ -60,14 +62,14 @@ class Preparation:
         targets = self._targets(utterance)
         if not targets:
             raise BadDataError(utterance.key, "empty transcript")
-        features = self.features(utterance.samples)
+        features = usable_features(self.features, utterance.samples, utterance.key)
         self._check_frames(utterance, features, targets)
         return self._example(utterance, features, targets)
 
     def to_score(self, utterance: Utterance) -> Example:
         """With any text, also an empty one: what is heard can be compared with it. Where training would not take the
         utterance, or has a class for what it does not know, there is a score and no loss."""
-        features = self.features(utterance.samples)
+        features = usable_features(self.features, utterance.samples, utterance.key)
         self._check_frames(utterance, features, [])
         targets: list[int] = []
         try:
@@ -101,9 +103,17 @@ class Preparation:
         return Example(features, labels, utterance.key, text, utterance.speaker, without_loss)
 
 
+def usable_features(features: Features, samples: np.ndarray, key: str) -> torch.Tensor:
+    """The features (F, M) of an utterance; BadDataError where they are not finite, as for samples of 1e30."""
+    found = features(samples)
+    if not torch.isfinite(found).all():
+        raise BadDataError(key, "features that are not finite", f"largest sample {np.abs(samples).max():g}")
+    return found
+
+
 class TrainingExamples(Dataset):
-    """Examples by (epoch, index). Instead of an unusable utterance its next usable neighbour is taken, so that batches
-    stay full and equal on all ranks; which ones those are goes to `bad`."""
+    """Examples by (epoch, index). Instead of an unusable utterance its next usable neighbour that is not longer is taken, so
+    that batches stay full, equal on all ranks, and within their seconds; which ones those are goes to `bad`."""
 
     def __init__(self, corpus: Corpus, prepare: Preparation, bad: BadDataLog):
         self.corpus = corpus
@@ -115,12 +125,20 @@ class TrainingExamples(Dataset):
 
     def __getitem__(self, where: tuple[int, int]) -> Example:
         epoch, index = where
-        for offset in range(len(self.corpus)):
+        for other in chain([index], self._instead(epoch, index)):
             try:
-                return self.prepare(self.corpus.utterance(epoch, (index + offset) % len(self.corpus)))
+                return self.prepare(self.corpus.utterance(epoch, other))
             except BadDataError as error:
                 self.bad.add(error.problem)
         raise UserError(f"not one utterance of the training data can be used\n{self.bad.report()}".rstrip())
+
+    def _instead(self, epoch: int, index: int) -> Iterator[int]:
+        """All others: first, from `index` on, those that are not longer, then the rest from the shortest to the longest."""
+        seconds = partial(self.corpus.seconds, epoch)
+        most = seconds(index)
+        others = [(index + offset) % len(self.corpus) for offset in range(1, len(self.corpus))]
+        yield from (other for other in others if seconds(other) <= most)
+        yield from sorted((other for other in others if seconds(other) > most), key=seconds)
 
 
 class EvaluationExamples(Dataset):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,6 +26,10 @@ class BadData:
     reason: str
     detail: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", printable(self.key))
+        object.__setattr__(self, "detail", printable(self.detail))
+
     def __str__(self) -> str:
         return f"{self.key}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
 
@@ -38,6 +43,29 @@ class BadDataError(Exception):
 
     def __reduce__(self) -> tuple:  # an exception of three arguments has to say how it crosses to another process
         return (BadDataError, (self.problem.key, self.problem.reason, self.problem.detail))
+
+
+@contextlib.contextmanager
+def named(key: str, reason: str = "unreadable recording") -> Iterator[None]:
+    """Make whatever a reader raises a problem of the utterance `key`.
+
+    What damaged files do to the libraries that read them cannot be listed, so here, and only here, everything is caught.
+
+    Raises:
+        BadDataError: for any exception but those that speak to the user already.
+    """
+    try:
+        yield
+    except (BadDataError, UserError):
+        raise
+    except Exception as error:
+        words = getattr(error, "error_string", None) or f"{type(error).__name__}: {error}".rstrip(": ")
+        raise BadDataError(key, reason, words) from error
+
+
+def printable(text: str) -> str:
+    """Text that can be written as UTF-8: names of files that are not are told by their bytes, as `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class BadDataLog:
@@ -70,8 +98,10 @@ class BadDataLog:
         """All problems so far, those noted by other processes included."""
         found = dict(self._seen)
         if self.path is not None and self.path.exists():
-            for problem in (BadData(**line) for line in read_json_lines(self.path, strict=False)):
-                found.setdefault((problem.key, problem.reason), problem)
+            for line in read_json_lines(self.path, strict=False):
+                with contextlib.suppress(TypeError):  # a line that is none of these
+                    problem = BadData(**line)
+                    found.setdefault((problem.key, problem.reason), problem)
         return list(found.values())
 
     def counts(self) -> dict[str, int]:

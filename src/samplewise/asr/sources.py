@@ -8,7 +8,6 @@ directory given, the cache, `../shared/data/fsdd`, the network, and last eSpeak 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import tarfile
@@ -18,10 +17,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from samplewise.asr.corpus import WORDS, Recording, usable_recordings
+from samplewise.asr.corpus import WORDS, Recording, read_entries, usable_recordings
 from samplewise.asr.errors import WriteError
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadDataError, BadDataLog, UserError
 from samplewise.asr.progress import reading
 from samplewise.asr.synthesis import synthesise_digits
 from samplewise.asr.writing import FULL, REFUSED, explained
@@ -92,7 +92,7 @@ def shared_directories() -> list[Path]:
 
 def load(directory: Path, sample_rate: int, bad: BadDataLog, say: Say) -> DigitSource:
     """Read a directory of FSDD: a `manifest.jsonl`, or wav files named DIGIT_SPEAKER_TAKE.wav."""
-    candidates = list_recordings(directory)
+    candidates = list_recordings(directory, bad)
     check_complete(directory, candidates)
     recordings = usable_recordings(candidates, sample_rate, bad)
     note = "" if len(candidates) == COMPLETE else f" (the whole data set has {COMPLETE})"
@@ -107,13 +107,13 @@ def synthetic(sample_rate: int, say: Say) -> DigitSource:
     return DigitSource("synthetic", "eSpeak NG", recordings, fingerprint(recordings))
 
 
-def list_recordings(directory: Path) -> list[Candidate]:
+def list_recordings(directory: Path, bad: BadDataLog) -> list[Candidate]:
     """Path, digit, speaker and split of every recording; raise UserError if it is no directory of digits."""
     if not directory.is_dir():
         raise UserError(f"no directory {directory} for --data.\n{ADVICE}")
     manifest = directory / "manifest.jsonl"
     if manifest.is_file():
-        return from_manifest(manifest)
+        return read_entries(manifest, bad, None, parse_digit)
     for folder in (directory / "recordings", directory):
         found = sorted(path for path in folder.glob("*_*_*.*") if NAME.fullmatch(path.name))
         if found:
@@ -131,18 +131,13 @@ def from_name(path: Path) -> Candidate:
     return path, digit, speaker, "test" if take < TEST_TAKES else "train"
 
 
-def from_manifest(manifest: Path) -> list[Candidate]:
-    candidates = []
-    for number, line in enumerate(manifest.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            values = json.loads(line)
-            digit = WORDS.index(values["text"])
-            candidates.append((manifest.parent / values["audio"], digit, values["speaker"], values["split"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{manifest}:{number}: not a recording of one digit with audio, text, speaker and split ({error!r})"
-            ) from None
-    return candidates
+def parse_digit(values: dict[str, Any], manifest: Path, where: str) -> Candidate:
+    """One line of a manifest of single digits."""
+    audio, text, speaker, split = (values.get(name) for name in ("audio", "text", "speaker", "split"))
+    if not isinstance(audio, str) or text not in WORDS or not isinstance(speaker, str) or split not in ("train", "test"):
+        expected = "expected audio, text (a digit's name), speaker and split (train or test)"
+        raise BadDataError(where, "not a recording of one digit", expected)
+    return manifest.parent / audio, WORDS.index(text), speaker, split
 
 
 def check_complete(directory: Path, candidates: list[Candidate]) -> None:

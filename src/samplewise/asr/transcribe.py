@@ -10,7 +10,8 @@ import torch
 from samplewise.asr.audio import read_audio
 from samplewise.asr.checkpoint import Recogniser
 from samplewise.asr.decode import search
-from samplewise.asr.problems import BadData, BadDataError
+from samplewise.asr.examples import usable_features
+from samplewise.asr.problems import BadData, BadDataError, named
 
 
 def transcribe(
@@ -19,20 +20,23 @@ def transcribe(
     """Each path with its text, or with what is wrong with it. Files are decoded one at a time, as they come; with `beam`
     not by the recipe's."""
     for path in paths:
+        found: str | BadData
         try:
-            yield str(path), transcribe_file(recogniser, path, beam)
+            with named(str(path), "cannot be transcribed"):  # too little memory for a very long one, say
+                found = transcribe_file(recogniser, path, beam)
         except BadDataError as error:
-            yield str(path), error.problem
+            found = error.problem
+        yield str(path), found
 
 
 def transcribe_file(recogniser: Recogniser, path: str | Path, beam: int | None = None) -> str:
     """The text of one recording of any sampling rate and number of channels.
 
     Raises:
-        BadDataError: it cannot be read, is silent, or is shorter than one encoder frame.
+        BadDataError: it cannot be read, is silent, not finite, or shorter than one encoder frame.
     """
     samples = read_audio(path, recogniser.features.sample_rate)
-    features = recogniser.features(samples)  # (F, M)
+    features = usable_features(recogniser.features, samples, str(path))  # (F, M)
     if recogniser.model.encoder.output_length(len(features)) < 1:
         raise BadDataError(str(path), "too few frames", f"{len(samples) / recogniser.features.sample_rate:.3f} s")
     device = next(recogniser.model.parameters()).device

@@ -129,7 +129,7 @@ def read_json_lines(path: Path, *, strict: bool = True) -> Iterator[Any]:
         OSError: it cannot be read.
         ValueError: if strict, a line is no JSON and not the beginning of an object; the message has its number.
     """
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
         try:
             if line.strip():
                 yield json.loads(line)

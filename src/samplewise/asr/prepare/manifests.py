@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from samplewise.asr.problems import UserError
+from samplewise.asr.manifest_lines import numbered_lines, values_of
+from samplewise.asr.problems import BadDataError, UserError
 
 Line = dict[str, Any]  # of a manifest: id, audio, text, duration, speaker, split; start where an utterance is a piece of a file
 
@@ -65,7 +65,11 @@ class Sets:
 
 
 def read_lines(path: Path) -> list[Line]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    """The lines of a manifest that was written here; UserError if it has been damaged since."""
+    try:
+        return [values_of(line, f"{path}:{number}") for number, line in numbered_lines(path)]
+    except BadDataError as error:
+        raise UserError(f"{error}; remove the file, and prepare the part again") from None
 
 
 def wrong_layout(root: Path, found: str, expected: str, hint: str = "") -> UserError:

@@ -22,7 +22,7 @@ from rich.progress import Progress
 
 from samplewise import strict_json
 from samplewise.asr.checkpoint import read_json
-from samplewise.asr.problems import UserError
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError, named
 from samplewise.asr.spoken.needs import VOICES
 from samplewise.asr.spoken.texts import phrases, transcript, without
 from samplewise.asr.spoken.voices import Speak
@@ -116,21 +116,30 @@ def synthesise(
     """
     keep_note(target, options)
     readings = plan(sentences, options)
+    bad = BadDataLog()
     for part in PARTS:
         hours = options.hours if part == "train" else None
-        lines = list(read_part(readings[part], voices, target, options, hours, jobs))
+        lines = list(read_part(readings[part], voices, target, options, hours, jobs, bad))
         total = sum(line["duration"] for line in lines) / 3600
         if hours is not None and total < hours:
             raise UserError(f"the texts give {total:.2f} hours of speech to train on, {hours:g} are wanted; give more --texts")
         write_lines(target / f"{part}.jsonl", lines)
         say(f"{part}: {len(lines)} utterances, {total:.2f} h, {len({w for line in lines for w in line['text'].split()})} words")
+    if report := bad.report():
+        say(report)
     say(f"SYNTHETIC SPEECH in {target}: error rates on it say nothing about people's.")
 
 
 def read_part(
-    readings: Sequence[Reading], voices: Mapping[str, Speak], target: Path, options: Options, hours: float | None, jobs: int
+    readings: Sequence[Reading],
+    voices: Mapping[str, Speak],
+    target: Path,
+    options: Options,
+    hours: float | None,
+    jobs: int,
+    bad: BadDataLog,
 ) -> Iterator[dict[str, Any]]:
-    """The manifest lines of a part, as many as its hours take; what has no file yet is read aloud."""
+    """The manifest lines of a part, as many as its hours take; what has no file yet is read aloud, or goes to `bad`."""
     done = 0.0
     part = readings[0].part if readings else ""
     make_directory(target / part)
@@ -141,6 +150,9 @@ def read_part(
         for first in range(0, len(readings), BLOCK):
             block = readings[first : first + BLOCK]
             for reading, seconds in zip(block, pool.map(lambda one: read(one, voices, target, options), block), strict=True):
+                if isinstance(seconds, BadData):
+                    bad.add(seconds)
+                    continue
                 done += seconds
                 bar.update(task, completed=done if hours is not None else reading.index)
                 yield line(reading, seconds)
@@ -148,15 +160,27 @@ def read_part(
                 return
 
 
-def read(reading: Reading, voices: Mapping[str, Speak], target: Path, options: Options) -> float:
-    """Make the file of an utterance unless it is there; its seconds."""
+def read(reading: Reading, voices: Mapping[str, Speak], target: Path, options: Options) -> float | BadData:
+    """Make the file of an utterance unless a whole one is there; its seconds, or why it cannot be spoken."""
     path = target / reading.path
-    if not path.is_file():
+    try:
+        return seconds_in(path)
+    except BadDataError:
+        pass
+    try:
         samples = voices[reading.voice](reading.phrase, reading.speed, reading.pitch)
-        encoded = io.BytesIO()  # libsndfile does not tell of a full disk
-        soundfile.write(encoded, np.clip(samples, -1, 1), options.sample_rate, format="FLAC", subtype="PCM_16")
-        write_bytes(path, encoded.getbuffer())
-    return soundfile.info(path).frames / options.sample_rate
+    except BadDataError as error:
+        return BadData(f"{reading.path}: {reading.phrase!r}", error.problem.reason, error.problem.detail)
+    encoded = io.BytesIO()  # libsndfile does not tell of a full disk
+    soundfile.write(encoded, np.clip(samples, -1, 1), options.sample_rate, format="FLAC", subtype="PCM_16")
+    write_bytes(path, encoded.getbuffer())
+    return seconds_in(path)
+
+
+def seconds_in(path: Path) -> float:
+    """Length of a file (s); BadDataError if it is not there, or not sound."""
+    with named(str(path)):
+        return soundfile.info(path).duration
 
 
 def line(reading: Reading, seconds: float) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def sentences(path: str | None = None) -> list[str]:
     """
     if path is not None:
         try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read the texts in {path}: {error}") from None
         found = [line.strip() for line in lines if line.strip()]
