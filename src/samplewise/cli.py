@@ -213,7 +213,7 @@ def run_transcribe(arguments: argparse.Namespace) -> int:
     from samplewise.asr.transcribe import transcribe
 
     failed = 0
-    for path, found in transcribe(load_recogniser(arguments.checkpoint), arguments.files, arguments.beam):
+    for path, found in transcribe(load_recogniser(arguments.checkpoint), arguments.files, arguments.beam, complain):
         if not isinstance(found, str):
             complain(str(found))
             failed += 1

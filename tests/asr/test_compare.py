@@ -250,6 +250,9 @@ def test_results_that_a_kill_cut_short_are_made_again(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text('{"recipe_keys": 1}\n{"recipe_ke')
     assert read_results(path) == [{"recipe_keys": 1}]
+    path.write_text('["recipe_keys"]\n')
+    with pytest.raises(UserError, match=r"r\.jsonl cannot be read as results of this command: one of its lines"):
+        read_results(path)
     path.write_text("no results\n")
     with pytest.raises(UserError, match=r"r\.jsonl cannot be read as results of this command: line 1: not JSON"):
         read_results(path)

@@ -138,7 +138,7 @@ def test_manifest_lines_are_read_or_named(manifest, bad):
         ("a.wav", "  ", "", None),
     ], "an empty text can be scored"
     assert bad.counts() == {
-        "empty transcript": 1,
+        "no transcript": 1,
         "missing file": 1,
         "no audio path in the manifest": 1,
         "not a line of JSON": 1,

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from samplewise.asr import evaluate as evaluating
+from samplewise.asr.beam import Decoded
 from samplewise.asr.checkpoint import Run, make_preparation
 from samplewise.asr.corpus import TEST, DigitStrings, Utterance, split_recordings
 from samplewise.asr.evaluate import Errors, count_errors, evaluate, per_speaker
@@ -126,7 +127,11 @@ def hearing(monkeypatch, heard: str, *texts: str, **options):
     examples = EvaluationExamples(
         Spoken(*texts), make_preparation(Run(recipe, tokenizer, {}), model, features), BadDataLog("raise")
     )
-    monkeypatch.setattr(evaluating, "search", lambda model, features, *_: [tokenizer.encode(heard)] * len(features))
+
+    def said(model, features, *_):
+        return Decoded([tokenizer.encode(heard)] * len(features), [0] * len(features))
+
+    monkeypatch.setattr(evaluating, "search", said)
     return evaluate(model, examples, tokenizer.decode, DecodingOptions(**{"batch_size": 2, **options}))
 
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from samplewise import strict_json
 from samplewise.asr.problems import BadDataError, UserError, named
 
 HEAD = 1024  # bytes in which a zero tells that this is no text
@@ -58,7 +59,7 @@ def text_of(values: dict[str, Any], key: str) -> str:
     if text is None:
         raise BadDataError(key, "no transcript", 'one of which nothing is said has "text": ""')
     if not isinstance(text, str):
-        raise BadDataError(key, "a transcript that is not text", f"found {json.dumps(text)[:40]}; a text stands in quotes")
+        raise BadDataError(key, "a transcript that is not text", f"found {strict_json.text(text)[:40]}; texts have quotes")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
