@@ -176,7 +176,7 @@ def test_the_shares_of_processes_are_the_whole(monkeypatch):
     prepare = make_preparation(Run(recipe, tokenizer, {}), model, make_features(recipe.features))
     examples = EvaluationExamples(Spoken(*texts), prepare, BadDataLog())
     own = [evaluate(model, examples, tokenizer.decode, DecodingOptions(batch_size=1), (rank, 3)) for rank in range(3)]
-    assert sum(each.errors.utterances for each in own) == 5 and len(parts) == 12
+    assert sum(each.errors.utterances for each in own) == sum(len(each.capped) for each in own) == 5 and len(parts) == 15
     assert sum(each.losses.get("labels", 0) for each in own) == whole.losses["labels"]
     assert sum(len(each.without_loss) for each in own) == 1
 
