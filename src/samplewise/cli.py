@@ -247,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other on few cores
     try:
         from samplewise import TransducerError
-        from samplewise.asr.problems import UserError
+        from samplewise.asr.errors import UserError
     except ImportError as error:
         complain(extras.advice([arguments.extra], error))
         return FAILED

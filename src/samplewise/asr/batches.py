@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from samplewise.asr.corpus import Corpus
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 
 ORDER = 3  # the stream of random numbers that orders are drawn from, beside those of corpus.py
 Pair = tuple[int, int]  # epoch, index

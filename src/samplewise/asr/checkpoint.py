@@ -14,10 +14,10 @@ import safetensors
 import safetensors.torch
 import torch
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.examples import Preparation
 from samplewise.asr.features import Features, make_features
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import DecodingOptions, Recipe, recipe_from_plain, recipe_to_plain
 from samplewise.asr.tokenizer import Tokenizer, tokenizer_from_plain
 from samplewise.asr.writing import write_json

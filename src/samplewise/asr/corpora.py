@@ -22,8 +22,9 @@ from samplewise.asr.corpus import (
     read_entries,
     split_recordings,
 )
+from samplewise.asr.errors import UserError
 from samplewise.asr.feature_files import FeatureCorpus, FeatureEntry, parse_feature_entry
-from samplewise.asr.problems import BadData, BadDataLog, UserError
+from samplewise.asr.problems import BadData, BadDataLog
 from samplewise.asr.recipe import (
     DigitStringsOptions,
     FeatureFilesOptions,

@@ -17,8 +17,9 @@ import numpy as np
 import soxr
 
 from samplewise.asr.audio import read_audio
+from samplewise.asr.errors import UserError
 from samplewise.asr.manifest_lines import duration_of, file_of, numbered_lines, seconds_of, text_of, values_of
-from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError, named, printable
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog, named, printable
 from samplewise.asr.progress import bar
 from samplewise.asr.recipe import DigitStringsOptions
 

@@ -14,9 +14,10 @@ import torch
 from accelerate.utils import gather_object
 
 from samplewise.asr.decode import search
+from samplewise.asr.errors import UserError
 from samplewise.asr.examples import Batch, EvaluationExamples, Example, collate
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import BadData, UserError, listing
+from samplewise.asr.problems import BadData, listing
 from samplewise.asr.progress import bar
 from samplewise.asr.recipe import DecodingOptions
 from samplewise.asr.texts import FORMS, Normalisation

@@ -17,8 +17,9 @@ import torch
 from torch.utils.data import Dataset
 
 from samplewise.asr.corpus import Corpus, Utterance
+from samplewise.asr.errors import UserError
 from samplewise.asr.features import Features
-from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog
 from samplewise.asr.progress import bar
 from samplewise.asr.tokenizer import OutOfVocabularyError, Tokenizer
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from samplewise.asr.corpus import TRAIN, Utterance
+from samplewise.asr.errors import UserError
 from samplewise.asr.manifest_lines import duration_of, file_of, text_of
-from samplewise.asr.problems import BadDataError, UserError, named, printable
+from samplewise.asr.problems import BadDataError, named, printable
 
 AXIS = 64  # points of the frequency axis at which a spectrum is read, at least
 

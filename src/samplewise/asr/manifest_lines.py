@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from samplewise import strict_json
-from samplewise.asr.problems import BadDataError, UserError, named
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadDataError, named
 
 HEAD = 1024  # bytes in which a zero tells that this is no text
 UTF16 = (b"\xff\xfe", b"\xfe\xff")

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.options import SentencePieceOptions
-from samplewise.asr.problems import UserError
 from samplewise.asr.texts import UNKNOWN as UNKNOWN_SIGN
 from samplewise.asr.texts import composed, learnt
 

@@ -99,7 +99,7 @@ class BadDataLog:
         found = dict(self._seen)
         if self.path is not None and self.path.exists():
             for line in read_json_lines(self.path, strict=False):
-                with contextlib.suppress(TypeError):  # a line that is none of these
+                with contextlib.suppress(TypeError, AttributeError):  # a line that is none of these
                     problem = BadData(**line)
                     found.setdefault((problem.key, problem.reason), problem)
         return list(found.values())

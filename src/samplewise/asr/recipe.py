@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.objective import CTCOptions, LossOptions, SamplingOptions
 from samplewise.asr.options import ConformerOptions, PredictorOptions, SentencePieceOptions, SpecAugmentOptions
-from samplewise.asr.problems import UserError
 from samplewise.asr.texts import Normalisation
 from samplewise.asr.typed import (
     MANY,

@@ -10,10 +10,11 @@ from samplewise import strict_json
 from samplewise.asr.checkpoint import Recogniser, load_recogniser
 from samplewise.asr.corpora import digit_test, stored_dim, with_texts
 from samplewise.asr.corpus import Corpus, ManifestCorpus, read_entries, read_manifest
+from samplewise.asr.errors import UserError
 from samplewise.asr.evaluate import Evaluation, evaluate
 from samplewise.asr.examples import EvaluationExamples
 from samplewise.asr.feature_files import FeatureCorpus, parse_feature_entry
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadDataLog
 from samplewise.asr.recipe import FeatureFilesOptions, ManifestOptions
 from samplewise.asr.texts import Normalisation
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from samplewise.asr.corpus import WORDS, Recording, read_entries, usable_recordings
-from samplewise.asr.errors import WriteError
-from samplewise.asr.problems import BadDataError, BadDataLog, UserError
+from samplewise.asr.errors import UserError, WriteError
+from samplewise.asr.problems import BadDataError, BadDataLog
 from samplewise.asr.progress import reading
 from samplewise.asr.synthesis import synthesise_digits
 from samplewise.asr.writing import FULL, REFUSED, explained

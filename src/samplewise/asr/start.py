@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from samplewise.asr.checkpoint import Recogniser
+from samplewise.asr.errors import UserError
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import Recipe, recipe_to_plain
 from samplewise.asr.typed import differing
 

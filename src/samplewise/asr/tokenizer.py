@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.options import SentencePieceOptions
 from samplewise.asr.pieces import PieceTokenizer, learn_pieces
-from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import CharactersOptions, WordsOptions
 from samplewise.asr.texts import UNKNOWN, composed, learnt
 

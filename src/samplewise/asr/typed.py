@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 
 Plain = dict[str, Any]
 

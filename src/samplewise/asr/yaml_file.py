@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 from samplewise.asr.typed import merge, suggest
 
 

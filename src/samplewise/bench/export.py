@@ -13,8 +13,9 @@ import torch
 from samplewise.asr.checkpoint import WEIGHTS, Recogniser, checkpoints, is_whole, load_recogniser, step_of
 from samplewise.asr.corpora import make_corpora
 from samplewise.asr.corpus import Corpus
+from samplewise.asr.errors import UserError
 from samplewise.asr.examples import EvaluationExamples, Example
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadDataLog
 from samplewise.asr.scoring import silent
 from samplewise.asr.tokenizer import OutOfVocabularyError, Tokenizer
 from samplewise.asr.writing import make_directory, write_bytes

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.manifest_lines import numbered_lines, values_of
-from samplewise.asr.problems import BadDataError, UserError
+from samplewise.asr.problems import BadDataError
 
 Line = dict[str, Any]  # of a manifest: id, audio, text, duration, speaker, split; start where an utterance is a piece of a file
 

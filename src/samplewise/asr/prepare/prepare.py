@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from samplewise.asr.checkpoint import read_json
+from samplewise.asr.errors import UserError
 from samplewise.asr.prepare.manifests import CorpusFiles, Line, read_lines
-from samplewise.asr.problems import BadDataError, BadDataLog, UserError, named
+from samplewise.asr.problems import BadDataError, BadDataLog, named
 from samplewise.asr.texts import clean
 from samplewise.asr.typed import suggest
 from samplewise.asr.writing import make_directory, write_json, write_lines

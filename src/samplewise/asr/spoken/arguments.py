@@ -34,7 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
-    from samplewise.asr.problems import UserError
+    from samplewise.asr.errors import UserError
 
     chosen = tuple(arguments.voices or VOICES)
     if lines := lacking(chosen, arguments.texts):

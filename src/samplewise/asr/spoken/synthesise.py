@@ -22,7 +22,8 @@ from rich.progress import Progress
 
 from samplewise import strict_json
 from samplewise.asr.checkpoint import read_json
-from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError, named
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog, named
 from samplewise.asr.spoken.needs import VOICES
 from samplewise.asr.spoken.texts import phrases, transcript, without
 from samplewise.asr.spoken.voices import Speak

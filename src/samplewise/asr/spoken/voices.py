@@ -14,7 +14,8 @@ import numpy as np
 import soxr
 
 from samplewise.asr.audio import read_audio
-from samplewise.asr.problems import BadDataError, UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadDataError
 from samplewise.asr.spoken.needs import FLITE, PIPER
 
 MEAN_PITCH = {"slt": 170.0, "rms": 105.0, "awb": 130.0, "kal16": 105.0}  # Hz
