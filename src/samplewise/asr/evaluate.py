@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -98,8 +97,8 @@ class Evaluation:
     max_symbols: int = 0
 
     @property
-    def nats_per_label(self) -> float:
-        """The transducer loss over all classes; NaN if no utterance has one."""
+    def nats_per_label(self) -> float | None:
+        """The transducer loss over all classes; None if no utterance has one, or a label."""
         return ratio(self.losses, "transducer", "labels")
 
     def to_plain(self) -> dict[str, Any]:
@@ -107,7 +106,7 @@ class Evaluation:
         return {
             **self.errors.to_plain(),
             "normalisation": self.normalisation,
-            "nats_per_label": self.nats_per_label if self.losses else None,
+            "nats_per_label": self.nats_per_label,
             "without_loss": dict(Counter(problem.reason for problem in self.without_loss)),
             "max_symbols_reached": capped,
             "by_speaker": {name: errors.to_plain() for name, errors in self.by_speaker.items()},
@@ -116,15 +115,16 @@ class Evaluation:
     def metrics(self) -> dict[str, float]:
         """As a line of a log: the error rate, the loss that is minimised (nats an utterance), its parts (nats a label); what
         does not exist is left out."""
-        found = {self.errors.name.lower(): self.errors.rate} if self.errors.units else {}
-        counts = {"loss": "utterances", "transducer": "labels", "ctc": "labels"}
-        names = {"loss": "loss", "transducer": "transducer_nats_per_label", "ctc": "ctc_nats_per_label"}
-        found |= {names[part]: ratio(self.losses, part, counts[part]) for part in PARTS if part in self.losses}
-        return found | {"without_loss": len(self.without_loss), "max_symbols_reached": sum(self.capped)}
+        found = {self.errors.name.lower(): self.errors.rate if self.errors.units else None}
+        found["loss"] = ratio(self.losses, "loss", "utterances")
+        found |= {f"{name}_nats_per_label": ratio(self.losses, name, "labels") for name in ("transducer", "ctc")}
+        found |= {"without_loss": len(self.without_loss), "max_symbols_reached": sum(self.capped)}
+        return {name: value for name, value in found.items() if value is not None}
 
     def loss(self) -> str:
         """In a few words."""
-        return f"{self.nats_per_label:.4f} nats per label (transducer)" if self.losses else "none of the utterances has one"
+        nats = self.nats_per_label
+        return "none of the utterances has one" if nats is None else f"{nats:.4f} nats per label (transducer)"
 
     def notes(self) -> list[str]:
         """What has to be said beside the numbers; nothing where all is as usual."""
@@ -251,8 +251,9 @@ def add(sums: dict[str, float], more: dict[str, float]) -> None:
         sums[name] = sums.get(name, 0.0) + amount
 
 
-def ratio(sums: dict[str, float], amount: str, count: str) -> float:
-    return sums[amount] / sums[count] if amount in sums and sums[count] else math.nan
+def ratio(sums: dict[str, float], amount: str, count: str) -> float | None:
+    """None where there is nothing to divide by."""
+    return sums[amount] / sums[count] if amount in sums and sums[count] else None
 
 
 def errors_of(texts: Sequence[tuple[str, str, str]], unit: Unit = "word") -> Errors:
