@@ -21,7 +21,7 @@ Line = dict[str, Any]
 
 def table(path: Path) -> str:
     """Each way of training, over its seeds, with a line that says what the runs were."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     groups: dict[str, list[Line]] = {}
     for line in sorted(lines, key=order):
         groups.setdefault(line["variant"], []).append(line)
