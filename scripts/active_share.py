@@ -9,16 +9,16 @@ nodes that carry all but 1.2e-7 of the occupancy. An untrained model of the same
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 
 import torch
 
 import samplewise
+from samplewise import strict_json
 from samplewise.asr.checkpoint import Recogniser, load_recogniser
 from samplewise.asr.evaluate import in_batches
-from samplewise.asr.examples import EvaluationExamples
+from samplewise.asr.examples import EvaluationExamples, collate
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import BadDataLog
 from samplewise.asr.results import commit
@@ -33,7 +33,7 @@ def measure(model: Transducer, recogniser: Recogniser, data: str | None) -> dict
     model.eval()
     shares: list[float] = []
     nats = labels = 0.0
-    for batch in in_batches(examples.examples, 16):
+    for batch in map(collate, in_batches(examples.examples, 16)):
         encoder_out, lengths = model.encoder(batch["features"], batch["feature_lengths"])
         predictor_out = model.predictor(batch["targets"])
         with samplewise.observe() as seen:
@@ -59,7 +59,7 @@ def main() -> None:
             rows.append({"steps": 0, **measure(recogniser.run.make_model()[0], recogniser, arguments.data)})
         rows.append({"steps": int(directory.name.split("-")[1]), **measure(recogniser.model, recogniser, arguments.data)})
     answer = {"recipe": recogniser.run.recipe.name, "commit": commit(), "tolerance": 2**-23, "rows": rows}
-    arguments.output.write_text(json.dumps(answer, indent=2) + "\n")
+    arguments.output.write_text(strict_json.text(answer, indent=2) + "\n")
     print(arguments.output.read_text())
 
 

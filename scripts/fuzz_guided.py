@@ -7,7 +7,6 @@ a tolerance of its own; losses and all gradients. tests/judge.py says what is a 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -166,7 +165,9 @@ def main() -> int:
     records = run(check, seeds, arguments.jobs)
     answer = summary(records, seeds, time.monotonic() - start)
     if arguments.out:
-        arguments.out.write_text(json.dumps(answer, indent=2) + "\n")
+        from samplewise import strict_json
+
+        arguments.out.write_text(strict_json.text(answer, indent=2) + "\n")
     for kind, counts in answer["kinds"].items():
         print(f"{kind}: {counts['misses']} of {counts['joints']}")
     print(f"{answer['misses']} misses in {answer['joints']} joints, {answer['seconds']} s")

@@ -8,7 +8,6 @@ on another device; then time and peak memory are taken against plain PyTorch. No
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import subprocess
@@ -61,7 +60,7 @@ if not GPU:
 START = time.monotonic()
 
 from gpu_passes import Passes  # noqa: E402
-from samplewise import rnnt_loss, transducer_loss  # noqa: E402
+from samplewise import rnnt_loss, strict_json, transducer_loss  # noqa: E402
 from samplewise.bench.gpu import advice, cases, measure, step_of, tensors  # noqa: E402
 from samplewise.kernels import backend, eager  # noqa: E402
 from samplewise.kernels import triton as kernels  # noqa: E402
@@ -82,7 +81,7 @@ class Report:
             self.results[kind].append(values)
         print(f"{time.monotonic() - START:6.1f} s  {line}", flush=True)
         if self.path is not None:
-            self.path.write_text(json.dumps(self.results, indent=1) + "\n")
+            self.path.write_text(strict_json.text(self.results, indent=1) + "\n")
 
     def compare(self, name: str, got: Tensor, right: Tensor, bound: float) -> None:
         """The largest difference over the largest right number must be within the bound, and every number finite if it is."""
@@ -380,7 +379,7 @@ def measure_all(report: Report) -> None:
 def main() -> int:
     torch.manual_seed(0)
     report = Report(ARGUMENTS.out)
-    print(json.dumps(report.results["about"]), flush=True)
+    print(strict_json.text(report.results["about"]), flush=True)
     functions = (check_kernels, check_losses, check_far, check_graph, check_places, measure_all)
     for name in ARGUMENTS.only:
         try:

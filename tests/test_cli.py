@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from samplewise import extras
 from samplewise.cli import build_parser, main
 
 HEAVY = ("transformers", "accelerate", "jiwer", "soundfile", "rich", "yaml", "lhotse")
@@ -94,10 +97,47 @@ def test_ctrl_c_before_training_leaves_no_traceback(monkeypatch, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_output_to_a_full_disk_is_told_without_a_traceback(monkeypatch, capsys):
+    def full(arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    parser = build_parser()
+    parser.set_defaults(run=full)
+    monkeypatch.setattr("samplewise.cli.build_parser", lambda: parser)
+    assert main([]) == 1
+    assert "samplewise: cannot write the output: No space left on device; make room" in capsys.readouterr().err
+
+
 def test_a_missing_extra_is_told(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "samplewise.asr.transcribe", None)
     assert main(["transcribe", "x", "y"]) == 1
     assert "pip install 'samplewise[train]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "module", "asked"),
+    [
+        (["prepare", "librispeech", "--from", "a", "--to", "b"], "samplewise.asr.prepare.prepare", "corpora"),
+        (["evaluate", "x", "digits"], "samplewise.asr.scoring", "train"),
+        (["bench", "export", "x", "--output", "b"], "samplewise.bench.export", "bench,train"),
+    ],
+)
+def test_all_extras_that_a_command_needs_are_asked_for_at_once(argv, module, asked, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(argv) == 1
+    assert f"pip install 'samplewise[{asked}]'" in capsys.readouterr().err
+
+
+def test_everything_that_an_extra_lacks_is_named(monkeypatch):
+    lines = ["torch>=2.6", "jiwer>=4.0; extra == 'train'", 'rich; extra == "train"', "soxr>=1; extra == 'bench'"]
+    lines += ["samplewise[train]; extra == 'corpora'", "lhotse>=1; python_version > '3' and extra == 'corpora'"]
+    monkeypatch.setattr(extras, "requires", lambda name: lines)
+    monkeypatch.setattr(extras, "is_installed", lambda name: name == "rich")
+    assert extras.missing(["corpora"]) == ["jiwer", "lhotse"] and extras.missing(["bench", "train"]) == ["jiwer", "soxr"]
+    said = extras.advice(["corpora"], ImportError("No module named 'jiwer'"))
+    assert said == "this command needs packages that are missing: pip install 'samplewise[corpora]' (jiwer, lhotse)"
+    monkeypatch.undo()
+    assert set(extras.missing(["train"])) == set(), "the tests run with it"
 
 
 RECIPE = """
@@ -130,10 +170,13 @@ def test_from_training_to_a_text(tmp_path, capfd, monkeypatch):
     assert "test WER" in capfd.readouterr().out
     assert main(["evaluate", run, "digits", *data]) == 0
     assert "WER" in capfd.readouterr().out.splitlines()[-1]
-    (tmp_path / "manifest.jsonl").write_text('{"audio": "fsdd/recordings/7_ann_0.wav", "text": "seven"}\n')
-    assert main(["evaluate", run + "/checkpoint-3", str(tmp_path), "--json"]) == 0
-    numbers = json.loads(capfd.readouterr().out)
-    assert (numbers["words"], numbers["skipped"]) == (1, {})
+    (tmp_path / "manifest.jsonl").write_text('{"audio": "fsdd/recordings/7_ann_0.wav", "text": "Seven - it’s öne?"}\n')
+    for flags, normalisation, words in ([], "none", 4), (["--normalisation", "words"], "words", 3):
+        assert main(["evaluate", run + "/checkpoint-3", str(tmp_path), "--json", *flags]) == 0
+        numbers = json.loads(capfd.readouterr().out)
+        assert (numbers["words"], numbers["skipped"]) == (words, {})
+        assert (numbers["nats_per_label"], numbers["normalisation"]) == (None, normalisation)
+    assert numbers["without_loss"] == {"character outside the vocabulary": 1}
     good, missing = str(recordings / "7_ann_0.wav"), str(tmp_path / "none.wav")
     assert main(["transcribe", run, good]) == 0
     assert len(capfd.readouterr().out.splitlines()) == 1

@@ -71,6 +71,25 @@ def test_a_busy_machine_is_told_of(tables, tmp_path):
     assert "Other work" not in quiet and "mean load 3.5 to 3.5 on 2 cores" in busy
 
 
+def test_runs_from_changed_trees_are_named_and_counted(tables, tmp_path):
+    commit = "0123456789abcdef0123"
+    lines = [
+        {**line(None, seed, 0.1), "commit": name}
+        for seed, name in ((1, commit), (2, f"{commit}-dirty"), (3, f"{commit}-dirty"))
+    ]
+    text = made(tables, tmp_path / "a.jsonl", lines)
+    assert "commit 0123456789ab, 0123456789ab-dirty; **2 of 3 runs came from changed trees (-dirty)**" in text
+    clean = made(tables, tmp_path / "a.jsonl", lines[:1])
+    assert "commit 0123456789ab (" in clean and "changed" not in clean
+
+
+def test_a_run_without_a_figure_stands_for_none(tables, tmp_path):
+    """Files of runs hold null for what was not finite."""
+    nothing = {**line(CTC, 1, 0.1), "test": {**line(CTC, 1, 0.1)["test"], "wer": None, "nats_per_label": None}}
+    rows = made(tables, tmp_path / "a.jsonl", [line(None, 1, 0.08), nothing]).splitlines()
+    assert rows[3].startswith("| CTC-guided, per batch | 14 | 1 | no figure | no figure | ")
+
+
 def test_committed_runs_are_in_the_document(tables):
     text = (ROOT / "docs" / "sampled_softmax.md").read_text(encoding="utf-8")
     for path in (ROOT / "docs" / "results" / "sampled").glob("*.jsonl"):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from samplewise import extras
 from samplewise.asr import comparing
 from samplewise.asr.prepare import arguments as preparing
 from samplewise.asr.spoken import arguments as speaking
 from samplewise.bench.arguments import add_bench
 from samplewise.plan import arguments as planning
 
-NEEDS_EXTRA = "this command needs the training extra: pip install 'samplewise[train]' ({error})"
 FAILED, USAGE = 1, 2
 
 TRAIN_EXAMPLES = """\
@@ -26,7 +28,8 @@ examples:
   samplewise train recipes/digits.yaml --output runs/try --set training.steps=300 --set encoder.hidden=128
       The same with other values; keys are those of the YAML file, with dots. docs/training.md lists them.
   samplewise train recipes/digits.yaml --resume
-      Go on after Ctrl-C, SIGTERM or a crash, from the last whole checkpoint, as if nothing had happened.
+      Go on after Ctrl-C, SIGTERM or a crash, from the last whole checkpoint, as if nothing had happened. With
+      --set training.steps=N and a larger N a run is extended, if its schedule is constant_with_warmup or inverse_sqrt.
   torchrun --nproc_per_node 4 -m samplewise.cli train recipes/digits.yaml
       On four processes; every one takes training.batch_size utterances a step.
 """
@@ -36,6 +39,8 @@ examples:
       The built-in digit strings of held-out recordings.
   samplewise evaluate runs/digits/checkpoint-400 my/manifest.jsonl --texts
       Any recordings: one line {"audio": "a.wav", "text": "one two"} each; paths are relative to the manifest.
+  samplewise evaluate runs/digits my/manifest.jsonl --normalisation words
+      Letters, marks and digits of all scripts are compared, in lower case; punctuation is not.
   samplewise evaluate runs/digits digits --beam 8
       By beam search over sequences of labels, each with the sum of its alignments: fewer errors, more time.
 """
@@ -68,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_command(commands, name: str, run, summary: str, examples: str) -> argparse.ArgumentParser:
+def add_command(commands, name: str, run, summary: str, examples: str, extra: str = "train") -> argparse.ArgumentParser:
     command = commands.add_parser(
         name,
         help=summary,
@@ -76,13 +81,13 @@ def add_command(commands, name: str, run, summary: str, examples: str) -> argpar
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, extra=extra)
     return command
 
 
 def add_prepare(commands) -> None:
     summary = "make manifests of LibriSpeech, AISHELL-1 or the Corpus of Spontaneous Japanese"
-    command = add_command(commands, "prepare", run_prepare, summary, preparing.EXAMPLES)
+    command = add_command(commands, "prepare", run_prepare, summary, preparing.EXAMPLES, extra="corpora")
     preparing.add_arguments(command)
 
 
@@ -111,7 +116,7 @@ def add_train(commands) -> None:
 
 def add_synthesise(commands) -> None:
     summary = "make hours of synthetic speech with a large vocabulary"
-    speaking.add_arguments(add_command(commands, "synthesise", run_synthesise, summary, speaking.EXAMPLES))
+    speaking.add_arguments(add_command(commands, "synthesise", run_synthesise, summary, speaking.EXAMPLES, extra="speech"))
 
 
 def add_compare(commands) -> None:
@@ -132,6 +137,12 @@ def add_evaluate(commands) -> None:
     command.add_argument("--data", metavar="DIR", help="for `digits`: where the recordings are, as for train")
     command.add_argument("--split", metavar="NAME", help="take only the manifest's lines of this split")
     add_beam(command)
+    command.add_argument(
+        "--normalisation",
+        choices=["none", "lower", "words"],
+        help="of both texts before they are compared: nothing beside the tokenizer's own, lower case, or words alone, without "
+        "punctuation (default: the recipe's decoding.normalisation)",
+    )
     command.add_argument("--texts", action="store_true", help="print every utterance that is not right")
     command.add_argument("--json", action="store_true", help="print numbers as JSON instead of sentences")
 
@@ -189,6 +200,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
         data=arguments.data,
         split=arguments.split,
         beam=arguments.beam,
+        normalisation=arguments.normalisation,
         texts=arguments.texts,
         as_json=arguments.json,
         say=say,
@@ -201,7 +213,7 @@ def run_transcribe(arguments: argparse.Namespace) -> int:
     from samplewise.asr.transcribe import transcribe
 
     failed = 0
-    for path, found in transcribe(load_recogniser(arguments.checkpoint), arguments.files, arguments.beam):
+    for path, found in transcribe(load_recogniser(arguments.checkpoint), arguments.files, arguments.beam, complain):
         if not isinstance(found, str):
             complain(str(found))
             failed += 1
@@ -230,12 +242,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(arguments, "run"):
         parser.print_help()
         return USAGE
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that are not Unicode, texts that a terminal cannot show
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other on few cores
     try:
         from samplewise import TransducerError
-        from samplewise.asr.problems import UserError
+        from samplewise.asr.errors import UserError
     except ImportError as error:
-        complain(NEEDS_EXTRA.format(error=error))
+        complain(extras.advice([arguments.extra], error))
         return FAILED
     try:
         return arguments.run(arguments)
@@ -243,13 +257,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(str(error))
         return FAILED
     except ImportError as error:
-        complain(NEEDS_EXTRA.format(error=error))
+        complain(extras.advice([arguments.extra], error))
         return FAILED
     except KeyboardInterrupt:
         complain("interrupted")
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:  # where no function of ours wrote: standard output, a library's own files
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        complain(f"cannot write {error.filename or 'the output'}: {error.strerror}; make room and give the same command again")
         return FAILED
 
 

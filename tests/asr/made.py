@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 
+from samplewise.asr.checkpoint import Run
 from samplewise.asr.corpus import WORDS, Recording
 from samplewise.asr.model import Transducer
 from samplewise.asr.recipe import Recipe, recipe_from_plain
-from samplewise.asr.tokenizer import BLANK
+from samplewise.asr.tokenizer import BLANK, CharacterTokenizer
 
 RATE = 8000
 SPEAKERS = ("ann", "bob")
@@ -90,3 +93,20 @@ def network(seed: int, blank_bias: float, kind: str = "lstm", *, classes: int = 
         model.joiner.output.bias.zero_()
         model.joiner.output.bias[BLANK] = blank_bias
     return model
+
+
+def make_run(**changes: Any) -> Run:
+    return Run(tiny_recipe(**changes), CharacterTokenizer(" efghinorstuvwxz"), {"fingerprint": "x"})
+
+
+def write_checkpoint(directory: Path, step: int) -> Path:
+    """The files of a checkpoint as the Trainer writes them."""
+    checkpoint = directory / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True)
+    torch.manual_seed(step)
+    model, _ = make_run().make_model()
+    safetensors.torch.save_file(model.state_dict(), checkpoint / "model.safetensors")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        torch.save({"state": torch.arange(1000)}, checkpoint / name)
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return checkpoint

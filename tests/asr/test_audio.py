@@ -89,6 +89,13 @@ def test_shorter_than_the_manifest_says(tmp_path):
     assert len(read_audio(tmp_path / "a.wav", RATE, duration=1.05)) == RATE
 
 
+def test_far_longer_than_the_manifest_says(tmp_path):
+    soundfile.write(tmp_path / "a.wav", sine(RATE, 3.0), RATE)
+    assert refused(tmp_path / "a.wav", duration=0.5) == "longer recording than its manifest says"
+    assert len(read_audio(tmp_path / "a.wav", RATE, duration=1.1)) == 3 * RATE, "a rough one"
+    assert len(read_audio(tmp_path / "a.wav", RATE, duration=0.5, start=0.0)) == RATE // 2, "a piece"
+
+
 @pytest.mark.parametrize("suffix", ["wav", "flac"])
 def test_a_piece_of_a_recording(tmp_path, suffix):
     path = tmp_path / f"a.{suffix}"

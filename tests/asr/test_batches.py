@@ -120,6 +120,53 @@ def test_steps_by_seconds_come_in_no_order_of_length():
     assert 8 <= falls <= 21, "of 29; sorted steps rise at the end of each pool alone"
 
 
+def shared(processes: int, accumulate: int = 1, pool: int = 4, **options) -> list[list[list[tuple[int, int]]]]:
+    """The batches that run at a time on so many processes."""
+    given = {"seed": 1, "steps": 30, "batches": processes * accumulate, "size": 4, "pool": pool, **options}
+    found = list(Batches(Speech(), processes=processes, **given))
+    return [found[i : i + processes] for i in range(0, len(found), processes)]
+
+
+@pytest.mark.parametrize("options", [{}, {"pool": 1}, {"accumulate": 2}, {"seconds": 60.0, "size": 100}])
+def test_processes_get_equally_many_seconds(options):
+    corpus = Speech()
+
+    def waiting(groups) -> float:
+        """Seconds of the busiest process, all steps together, over what they would be if all had the same."""
+        seconds = [[sum(corpus.seconds(*pair) for pair in batch) for batch in batches] for batches in groups]
+        return sum(map(max, seconds)) / sum(map(np.mean, seconds))
+
+    balanced = shared(8, **options)
+    assert all(len({len(batch) for batch in batches}) == 1 for batches in balanced)
+    plain = {"batches": 8 * options.get("accumulate", 1), "size": 4, "pool": 4, **options}
+    plain.pop("accumulate", None)
+    before = list(Batches(corpus, seed=1, steps=30, **plain))
+    found = waiting(balanced), waiting([before[i : i + 8] for i in range(0, len(before), 8)])
+    assert found[0] < 1.08 and found[0] - 1 < (found[1] - 1) / 2, found
+    assert sorted(chain(*before)) == sorted(chain(*chain(*balanced))), "the utterances are those of the same steps"
+    longest = [max(corpus.seconds(*pair) for pair in batch) * len(batch) for batches in balanced for batch in batches]
+    assert "seconds" not in options or max(longest) <= 60
+
+
+def test_accumulated_batches_stay_of_like_length():
+    """Only what runs at the same time is balanced: the batches that follow each other keep their little padding."""
+    steps = list(Batches(Speech(), seed=1, steps=9, batches=4, size=5, pool=4))
+    assert steps == list(Batches(Speech(), seed=1, steps=9, batches=4, size=5, pool=4, processes=1))
+    corpus = Speech()
+    for step in range(9):
+        first, second = (
+            [corpus.seconds(*pair) for pair in chain(*batches)]
+            for batches in shared(2, accumulate=2, size=5)[2 * step : 2 * step + 2]
+        )
+        assert max(first) <= min(second)
+
+
 def test_unknown_lengths_are_told():
     with pytest.raises(UserError, match=r"training\.batch_seconds needs the length"):
         list(Batches(Varied(), seed=1, steps=9, batches=1, size=4, seconds=9.0))
+
+
+def test_a_longer_run_begins_as_a_shorter_one_did():
+    """Whose steps were whole pools; with batches by seconds any will do."""
+    assert list(numbered(steps=6)) == list(numbered(steps=30))[:6]
+    assert timed(steps=7) == timed(steps=20)[:7]

@@ -107,6 +107,25 @@ def test_the_best_of_some():
     assert list(best({labels: Hypothesis(score, 0) for labels, score in scores.items()}, 2)) == [(2,), (3,)]
 
 
+@torch.no_grad()
+def test_frames_in_which_the_bound_was_reached_are_counted():
+    model = network(0, 0.5, classes=3)
+    rows = Rows(*model.predictor.start(1))
+    encoded = torch.randn(1, model.encoder.dim)
+    found, _ = one_frame(model, encoded, {0: {(): Hypothesis(0.0, 0, 5)}}, rows, 100, 2)
+    assert {labels: one.capped for labels, one in found[0].items()} == {
+        labels: 5 + (len(labels) == 2) for length in range(3) for labels in itertools.product((1, 2), repeat=length)
+    }
+    for score, capped in ((-90.0, 6), (90.0, 8)):  # of two ways to the same labels the likelier one tells
+        kept = {0: {(): Hypothesis(0.0, 0, 5), (1,): Hypothesis(score, 0, 8)}}
+        assert one_frame(model, encoded, kept, rows, 100, 1)[0][0][(1,)].capped == capped
+    seen = [
+        beam_search(network(seed, 0.5, scale=8.0), torch.randn(3, 24, 12), torch.tensor([24, 10, 1]), 3, 1) for seed in range(9)
+    ]
+    assert all(found.capped == [len(labels) for labels in found] for found in seen) and any(sum(found.capped) for found in seen)
+    assert sum(beam_search(network(0, 100.0), torch.randn(1, 24, 12), torch.tensor([24]), 3, 1).capped) == 0
+
+
 def test_a_beam_wider_than_the_classes():
     assert beam_search(network(0, 100.0, classes=2), torch.randn(1, 8, 12), torch.tensor([8]), beam=10) == [[]]
 
@@ -127,12 +146,13 @@ def test_a_given_beam_takes_the_place_of_the_recipes(tmp_path):
     run = Run(recipe, CharacterTokenizer("ab"), {})
     recogniser = Recogniser(*run.make_model(), run, tmp_path)
     assert [recogniser.decoding(beam).beam for beam in (None, 1, 7)] == [3, 1, 7]
-    with pytest.raises(UserError, match="--beam must be at least 1, got 0"):
-        recogniser.decoding(0)
+    for beam in (0, -3, 1 << 70):
+        with pytest.raises(UserError, match=rf"^--beam must be between 1 and 10,000, got {beam}$"):
+            recogniser.decoding(beam)
 
 
 def test_beams_below_one_are_refused():
-    with pytest.raises(ValueError, match="beam must be greater than 0, got 0"):
+    with pytest.raises(ValueError, match="beam must be between 1 and 10,000, got 0"):
         DecodingOptions(beam=0)
 
 

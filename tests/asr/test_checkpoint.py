@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -14,31 +15,17 @@ from samplewise.asr.checkpoint import (
     RUN_FILE,
     Run,
     checkpoints,
+    fault,
+    is_unfinished,
     is_whole,
     last_checkpoint,
     load_recogniser,
-    read_json,
-    write_json,
 )
 from samplewise.asr.problems import UserError
-from samplewise.asr.tokenizer import CharacterTokenizer
 
-from .made import tiny_recipe
+from .made import make_run, write_checkpoint
 
-RUN = Run(tiny_recipe(), CharacterTokenizer(" efghinorstuvwxz"), {"fingerprint": "x"})
-
-
-def write_checkpoint(directory: Path, step: int) -> Path:
-    """The files of a checkpoint as the Trainer writes them."""
-    checkpoint = directory / f"checkpoint-{step}"
-    checkpoint.mkdir(parents=True)
-    torch.manual_seed(step)
-    model, _ = RUN.make_model()
-    safetensors.torch.save_file(model.state_dict(), checkpoint / "model.safetensors")
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        torch.save({"state": torch.arange(1000)}, checkpoint / name)
-    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    return checkpoint
+RUN = make_run()
 
 
 @pytest.fixture
@@ -108,14 +95,56 @@ def test_what_cannot_be_loaded_is_told(run_directory, spoil, message):
         load_recogniser(run_directory)
 
 
-def test_json_is_written_whole(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-    assert read_json(path) == {"a": 1}
-
-
 def test_a_checkpoint_under_another_step_is_not_taken(run_directory):
     shutil.copytree(run_directory / "checkpoint-10", run_directory / "checkpoint-200")
     assert last_checkpoint(run_directory).name == "checkpoint-100"
+
+
+FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_disk_that_does_not_answer_is_no_damage(run_directory, monkeypatch, name):
+    """Nothing may be concluded from it, least of all that a checkpoint can be removed."""
+    opened = Path.open
+
+    def fail(self, *args, **options):
+        if self.name == name and self.parent.name == "checkpoint-100":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
+        return opened(self, *args, **options)
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(UserError, match=f"cannot read .*checkpoint-100/{name}: Input/output error. Nothing was removed"):
+        fault(run_directory / "checkpoint-100")
+    with pytest.raises(UserError, match="Input/output error"):
+        load_recogniser(run_directory)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_wrong_is_told_by_its_file(run_directory, name):
+    path = run_directory / "checkpoint-100" / name
+    assert fault(path.parent, thorough=True) == ""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8])
+    assert fault(path.parent) == f"{name} is damaged"
+    path.unlink()
+    assert fault(path.parent) == f"{name} is not there"
+    assert is_unfinished(path.parent) == (name == "trainer_state.json")
+    path.write_bytes(whole)
+    assert not is_unfinished(path.parent)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_damage_in_the_middle_is_found_before_a_run_goes_on(run_directory, name):
+    path = run_directory / "checkpoint-100" / name
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2] ^= 255
+    path.write_bytes(whole)
+    assert fault(path.parent, thorough=True) == f"{name} is damaged"
+    assert last_checkpoint(run_directory, thorough=True).name == "checkpoint-10"
+
+
+def test_weights_that_somebody_keeps_alone_are_not_unfinished(run_directory):
+    RUN.save(run_directory / "checkpoint-10")
+    (run_directory / "checkpoint-10" / "trainer_state.json").unlink()
+    assert not is_unfinished(run_directory / "checkpoint-10")

@@ -17,7 +17,7 @@ from samplewise.asr import compare as comparison
 from samplewise.asr.checkpoint import is_whole
 from samplewise.asr.compare import compare, make_plans, read_results, variants
 from samplewise.asr.problems import UserError
-from samplewise.asr.train import LOCK_FILE
+from samplewise.asr.run_directory import LOCK_FILE
 from samplewise.cli import main
 
 from .made import TINY, changed
@@ -45,7 +45,7 @@ def test_plans_go_seed_by_seed(recipe):
 
 
 def test_a_wrong_size_is_refused_before_anything_runs(recipe):
-    with pytest.raises(UserError, match="size must be greater than 0"):
+    with pytest.raises(UserError, match=r"sampling\.size must be between 1 and 1,000,000,000, got 0"):
         make_plans(recipe, [], variants([0], ["ctc"], ["batch"], ["none"], full=True), [1])
 
 
@@ -164,11 +164,110 @@ def test_commands_beside_each_other_share_the_runs(recipe, tmp_path, said, monke
     assert len(read_results(results)) == 3
 
 
+def ended(plan, status, directory, results, say) -> bool:
+    with results.open("a") as file:
+        file.write(json.dumps({"recipe_keys": plan.expected}) + "\n")
+    return True
+
+
+HOLD = (
+    "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('held', flush=True); sys.stdin.read()"
+)
+
+
+def test_a_run_whose_command_was_killed_is_waited_for(recipe, tmp_path, said, monkeypatch):
+    """It holds the lock of its directory; the one of its command has gone with that."""
+    plans = make_plans(recipe, [], [comparison.Variant(None)], [1, 2])
+    directory, started = tmp_path / "runs", []
+    (directory / "full-seed1").mkdir(parents=True)
+    pipe = subprocess.PIPE
+    lock = str(directory / "full-seed1" / LOCK_FILE)
+    with subprocess.Popen([sys.executable, "-c", HOLD, lock], stdin=pipe, stdout=pipe) as orphan:
+        assert orphan.stdout is not None and orphan.stdout.readline() == b"held\n"
+
+        def begin(recipe, plan, *rest, **options):
+            started.append((plan.name, orphan.poll()))
+            return subprocess.Popen([sys.executable, "-c", ""])
+
+        def hear(line):
+            said(line)
+            if line.startswith("waiting for runs that other processes have in hand: full-seed1"):
+                orphan.communicate()
+
+        monkeypatch.setattr(comparison, "PAUSE", 0.01)
+        monkeypatch.setattr(comparison, "start", begin)
+        monkeypatch.setattr(comparison, "finish", ended)
+        assert compare(recipe, plans, directory, tmp_path / "r.jsonl", say=hear) is True
+    assert started == [("full-seed2", None), ("full-seed1", 0)]
+
+
+def test_a_run_that_finds_another_one_in_its_place_has_not_failed(recipe, tmp_path, said, monkeypatch):
+    """The command was killed before its run had taken its lock, so this one did not see it."""
+    plans = make_plans(recipe, [], [comparison.Variant(None)], [1])
+    directory, started = tmp_path / "runs", []
+    (directory / "full-seed1").mkdir(parents=True)
+    elsewhere = FileLock(directory / "full-seed1" / LOCK_FILE)
+
+    def begin(recipe, plan, *rest, **options):
+        started.append(plan.name)
+        if len(started) == 1:
+            elsewhere.acquire()
+        return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({2 - len(started)})"])
+
+    monkeypatch.setattr(comparison, "start", begin)
+    monkeypatch.setattr(comparison, "finish", ended)
+    monkeypatch.setattr(comparison, "PAUSE", 0.01)
+
+    def hear(line):
+        said(line)
+        if line.startswith("waiting for"):
+            elsewhere.release()
+
+    assert compare(recipe, plans, directory, tmp_path / "r.jsonl", say=hear) is True
+    assert started == ["full-seed1"] * 2
+
+
+def test_locks_are_kept_as_long_as_runs_may_write(recipe, tmp_path, said, monkeypatch):
+    plans = make_plans(recipe, [], [comparison.Variant(None)], [1, 2])
+    slow = "signal.signal(signal.SIGTERM, lambda *rest: (time.sleep(0.3), os._exit(0))); print(flush=True); time.sleep(60)"
+    runs: list[subprocess.Popen] = []
+
+    def begin(recipe, plan, *rest, **options):
+        if runs:
+            raise ZeroDivisionError
+        runs.append(subprocess.Popen([sys.executable, "-c", f"import os, signal, time; {slow}"], stdout=subprocess.PIPE))
+        assert runs[0].stdout is not None and runs[0].stdout.readline()
+        return runs[0]
+
+    monkeypatch.setattr(comparison, "start", begin)
+    with pytest.raises(ZeroDivisionError):
+        compare(recipe, plans, tmp_path / "runs", tmp_path / "r.jsonl", jobs=2, say=said)
+    assert runs[0].returncode is not None, "it was waited for"
+    runs[0].communicate()
+
+
+def test_results_that_a_kill_cut_short_are_made_again(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"recipe_keys": 1}\n{"recipe_ke')
+    assert read_results(path) == [{"recipe_keys": 1}]
+    path.write_text('["recipe_keys"]\n')
+    with pytest.raises(UserError, match=r"r\.jsonl cannot be read as results of this command: one of its lines"):
+        read_results(path)
+    path.write_text("no results\n")
+    with pytest.raises(UserError, match=r"r\.jsonl cannot be read as results of this command: line 1: not JSON"):
+        read_results(path)
+
+
 def test_a_line_of_an_older_recipe_is_known_by_its_values(recipe):
     (plan,) = make_plans(recipe, [], [comparison.Variant(None)], [1])
     old = {key: value for key, value in plan.expected.items() if key != "ctc"}  # its default is what was meant
     assert comparison.is_there(plan, [{"recipe_keys": old}])
     assert not comparison.is_there(plan, [{"recipe_keys": {**old, "seed": 2}}, {"recipe_keys": {**old, "gone": 1}}])
+
+
+def test_a_run_without_a_rate_or_a_loss_is_told_too():
+    assert comparison.in_short({"cer": 0.125, "nats_per_label": 1.5}) == "CER 12.50%, 1.5000 nats per label"
+    assert comparison.in_short({"wer": None, "nats_per_label": None}) == "WER undefined, no loss"
 
 
 def test_a_run_that_fails_is_told_with_the_end_of_its_log(recipe, tmp_path, said):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -13,11 +15,11 @@ from samplewise.asr.tokenizer import BLANK
 from .made import network
 
 
-def slow(model: Transducer, features: torch.Tensor, max_symbols: int) -> list[int]:
-    """One utterance, the predictor run anew over all labels so far at every node."""
+def slow(model: Transducer, features: torch.Tensor, max_symbols: int, frames: int | None = None) -> list[int]:
+    """One utterance, or its first encoder frames, the predictor run anew over all labels so far at every node."""
     encoder_out, _ = model.encoder(features.unsqueeze(0), torch.tensor([len(features)]))
     labels: list[int] = []
-    for frame in range(encoder_out.shape[1]):
+    for frame in range(encoder_out.shape[1] if frames is None else frames):
         for _ in range(max_symbols):
             predicted = model.predictor(torch.tensor([labels], dtype=torch.long).reshape(1, -1))[:, -1:]
             best = int(model.joiner(encoder_out[:, frame : frame + 1], predicted).argmax())
@@ -50,6 +52,21 @@ def test_a_frame_emits_no_more_than_the_bound(max_symbols):
     model = network(0, -100.0, "lstm")  # never blank
     found = greedy(model, torch.randn(2, 24, 12), torch.tensor([24, 10]), max_symbols)
     assert [len(labels) for labels in found] == [12 * max_symbols, 5 * max_symbols]
+
+
+@pytest.mark.parametrize("kind", ["lstm", "stateless"])
+@torch.no_grad()
+def test_frames_in_which_the_bound_was_reached_are_counted(kind):
+    features, lengths = torch.randn(4, 24, 12), torch.tensor([24, 10, 1, 24])
+    seen = set()
+    for seed in range(4):
+        model = network(seed, 0.5, kind)
+        found = greedy(model, features, lengths, 2)
+        for utterance, length in enumerate(lengths.tolist()):
+            ends = [len(slow(model, features[utterance, :length], 2, frames)) for frames in range(length // 2 + 1)]
+            assert found.capped[utterance] == sum(after - before == 2 for before, after in pairwise(ends))
+        seen |= set(found.capped)
+    assert len(seen) > 3
 
 
 def test_only_blank_emits_nothing_and_never_advances_the_predictor(monkeypatch):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
+from samplewise.asr import evaluate as evaluating
+from samplewise.asr.beam import Decoded
 from samplewise.asr.checkpoint import Run, make_preparation
-from samplewise.asr.corpus import TEST, DigitStrings, split_recordings
+from samplewise.asr.corpus import TEST, DigitStrings, Utterance, split_recordings
 from samplewise.asr.evaluate import Errors, count_errors, evaluate, per_speaker
 from samplewise.asr.examples import EvaluationExamples
 from samplewise.asr.features import make_features
@@ -15,7 +19,7 @@ from samplewise.asr.problems import BadDataLog, UserError
 from samplewise.asr.recipe import DecodingOptions
 from samplewise.asr.tokenizer import CharacterTokenizer
 
-from .made import RATE, tiny_recipe
+from .made import RATE, tiny_recipe, tone
 
 
 def test_a_ratio_of_sums_and_not_a_mean_of_ratios():
@@ -99,6 +103,82 @@ def test_the_loss_is_per_label(recordings):
         nats += losses["transducer"].item()
         labels += len(example.targets)
     assert found.nats_per_label == pytest.approx(nats / labels, rel=1e-5)
+
+
+class Spoken:
+    """A corpus of tones with given texts."""
+
+    def __init__(self, *texts: str):
+        self.given = texts
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def utterance(self, epoch, index):
+        return Utterance(tone(index % 10, 0, 0, 0.5), self.given[index], f"utterance {index}", f"speaker {index % 2}")
+
+
+def hearing(monkeypatch, heard: str, *texts: str, **options):
+    """What is made of an evaluation in which every utterance is heard alike."""
+    recipe = tiny_recipe()
+    tokenizer = CharacterTokenizer(" efghinorstuvwxz'")
+    features = make_features(recipe.features)
+    model = Transducer(recipe, features.dim, tokenizer.size)
+    examples = EvaluationExamples(
+        Spoken(*texts), make_preparation(Run(recipe, tokenizer, {}), model, features), BadDataLog("raise")
+    )
+
+    def said(model, features, *_):
+        return Decoded([tokenizer.encode(heard)] * len(features), [0] * len(features))
+
+    monkeypatch.setattr(evaluating, "search", said)
+    return evaluate(model, examples, tokenizer.decode, DecodingOptions(**{"batch_size": 2, **options}))
+
+
+def test_every_utterance_is_scored_whatever_its_characters(monkeypatch):
+    found = hearing(monkeypatch, "one", "one", "öne", "Über one", "two")
+    assert (found.errors.utterances, found.errors.units, found.errors.errors) == (4, 5, 3)
+    assert [problem.key for problem in sorted(found.without_loss, key=str)] == ["utterance 1", "utterance 2"]
+    assert found.to_plain()["without_loss"] == {"character outside the vocabulary": 2}
+    assert "2 of 4 utterances are scored, but are not in the loss:" in found.notes()
+    known = hearing(monkeypatch, "one", "one", "two")
+    assert known.notes() == [] and found.losses["labels"] == known.losses["labels"] == 6
+
+
+def test_words_heard_where_nothing_is_said_are_insertions(monkeypatch):
+    found = hearing(monkeypatch, "one two", "", "one")
+    assert (found.errors.insertions, found.errors.units, found.errors.utterances) == (3, 1, 2)
+    assert found.losses["utterances"] == 2 and math.isfinite(found.losses["loss"])
+    silence = hearing(monkeypatch, "one", "", "")
+    assert (silence.errors.insertions, silence.errors.units, silence.losses["labels"]) == (2, 0, 0)
+    assert str(silence.errors).startswith("WER undefined (2 errors in 0 words")
+    assert (silence.to_plain()["wer"], silence.to_plain()["nats_per_label"]) == (None, None), "JSON has no NaN"
+    assert hearing(monkeypatch, "one", "ö").loss() == "none of the utterances has one"
+    assert "wer" not in silence.metrics() and silence.metrics()["loss"] > 0
+
+
+@pytest.mark.parametrize(("normalisation", "errors"), [("none", 2), ("lower", 2), ("words", 0)])
+def test_texts_are_compared_as_they_are_told(monkeypatch, normalisation, errors):
+    found = hearing(monkeypatch, "the fox", "“The fox!”", normalisation=normalisation)
+    assert found.errors.errors == errors
+    assert found.to_plain()["normalisation"] == normalisation == found.normalisation
+    assert found.texts == [("utterance 0", "the fox" if normalisation == "words" else "“the fox!”", "the fox")]
+
+
+def test_the_shares_of_processes_are_the_whole(monkeypatch):
+    texts = ("one", "two", "öne", "", "three")
+    whole = hearing(monkeypatch, "one", *texts)
+    recipe, parts = tiny_recipe(), []
+    monkeypatch.setattr(evaluating, "gather_object", lambda own: parts.append(own) or own)
+    torch.manual_seed(0)
+    tokenizer = CharacterTokenizer(" efghinorstuvwxz'")
+    model = Transducer(recipe, 12, tokenizer.size)
+    prepare = make_preparation(Run(recipe, tokenizer, {}), model, make_features(recipe.features))
+    examples = EvaluationExamples(Spoken(*texts), prepare, BadDataLog())
+    own = [evaluate(model, examples, tokenizer.decode, DecodingOptions(batch_size=1), (rank, 3)) for rank in range(3)]
+    assert sum(each.errors.utterances for each in own) == sum(len(each.capped) for each in own) == 5 and len(parts) == 15
+    assert sum(each.losses.get("labels", 0) for each in own) == whole.losses["labels"]
+    assert sum(len(each.without_loss) for each in own) == 1
 
 
 def test_nothing_usable_is_an_error(recordings):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ from samplewise.asr.examples import (
     collate,
 )
 from samplewise.asr.features import LogMel
-from samplewise.asr.problems import BadDataError, BadDataLog, UserError
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError
 from samplewise.asr.recipe import LogMelOptions
 from samplewise.asr.tokenizer import CharacterTokenizer
 
@@ -94,6 +96,29 @@ def test_evaluation_leaves_out_and_counts():
     examples = EvaluationExamples(Listed("a", None, "b"), preparation(), bad)
     assert [example.text for example in examples.examples] == ["a", "b"]
     assert bad.counts() == {"unreadable recording": 1}
+
+
+def test_all_that_can_be_heard_is_scored_and_what_has_no_loss_says_why():
+    bad = BadDataLog("raise")
+    examples = EvaluationExamples(Listed("a", "zö", "", " ", "ab" * 10, seconds=0.2), preparation(), bad).examples
+    assert [example.text for example in examples] == ["a", "zö", "", "", "ab" * 10]
+    reasons = [example.without_loss.reason if example.without_loss else None for example in examples]
+    assert reasons == [None, "character outside the vocabulary", None, None, "too few frames"]
+    assert "'z', 'ö'" in examples[1].without_loss.detail
+    assert [len(example.targets) for example in examples[:4]] == [1, 0, 0, 0] and examples[2].targets.dtype == torch.int64
+    assert bad.counts() == {}
+
+
+def test_a_class_for_the_unknown_has_no_loss_in_evaluation():
+    prepare = replace(preparation(), tokenizer=CharacterTokenizer(" abc", unknown=True))
+    utterance = Utterance(tone(1, 0, 0), "aéb", "x")
+    assert prepare.to_score(utterance).without_loss == BadData("x", "outside the vocabulary", "aéb")
+    assert prepare(utterance).targets.tolist() == [2, 5, 3], "training learns it"
+
+
+def test_what_is_too_short_to_be_heard_is_not_scored():
+    with pytest.raises(BadDataError, match="too few frames"):
+        preparation(ctc=False).to_score(Utterance(tone(1, 0, 0)[:100], "a", "x"))
 
 
 def test_collate_pads():

@@ -35,8 +35,9 @@ def test_the_loss_takes_less_than_one_copy_of_the_logits_and_the_batched_way_mor
     assert "25.0 MiB" in line and "(4, 100, 41, 400)" in line and "fresh process" in line
 
 
-def test_a_failed_measurement_is_told_and_no_error(monkeypatch):
-    monkeypatch.setattr(memory.sys, "executable", "false")
+@pytest.mark.parametrize("command", ["false", "true", "echo", "no such command"])
+def test_a_failed_measurement_is_told_and_no_error(monkeypatch, command):
+    monkeypatch.setattr(memory.sys, "executable", command)
     found = measure(STEP)
     assert found["peak_bytes"] is None
     assert "not measured" in describe(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from samplewise.asr.evaluate import count_errors
 from samplewise.asr.options import SentencePieceOptions
 from samplewise.asr.pieces import BLANK, UNKNOWN, PieceTokenizer
 from samplewise.asr.problems import UserError
@@ -43,7 +44,7 @@ def test_blanks_say_nothing_and_the_unknown_is_an_error_that_shows():
     ids = tokenizer.encode("the ship")
     assert tokenizer.decode([BLANK, *ids, BLANK]) == "the ship"
     assert UNKNOWN in tokenizer.encode("the quay")
-    assert "⁇" in tokenizer.decode(tokenizer.encode("the quay"))
+    assert tokenizer.decode(tokenizer.encode("the house é hoüse éä")) == "the house ⁇ ho⁇se ⁇"
 
 
 def test_case_is_kept_if_wanted():
@@ -54,3 +55,22 @@ def test_case_is_kept_if_wanted():
 def test_too_few_and_too_many_classes_are_told(vocab_size):
     with pytest.raises(UserError, match=f"tokenizer.vocab_size={vocab_size} unigram pieces"):
         learn(vocab_size)
+
+
+def heard(tokenizer: PieceTokenizer, text: str) -> tuple[list[str], list[str]]:
+    """A reference, and what a recogniser without faults makes of it."""
+    return [tokenizer.normalise(text)], [tokenizer.decode(tokenizer.encode(text))]
+
+
+def test_an_unknown_sign_is_one_sign_of_its_word():
+    tokenizer = make_tokenizer(SentencePieceOptions(vocab_size=11), ["hello world"] * 3)
+    words = count_errors(*heard(tokenizer, "hello wörld"))
+    assert (words.errors, words.units) == (1, 2)
+    characters = count_errors(*heard(tokenizer, "hello wörld"), "character")
+    assert (characters.errors, characters.units) == (1, 10)
+
+
+@pytest.mark.parametrize("text", ["½ cup", "ﬁve ™ signs…", "vår ｋ　歌", "①"])
+def test_references_are_what_sentencepiece_makes_of_them(text):
+    tokenizer = make_tokenizer(SentencePieceOptions(vocab_size=30, model="bpe"), [text + " and other words"] * 3)
+    assert count_errors(*heard(tokenizer, text)).errors == 0

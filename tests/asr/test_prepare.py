@@ -7,13 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from lhotse import Recording
 
 from samplewise.asr.corpus import read_manifest
-from samplewise.asr.prepare.manifests import Sets, write_lines
+from samplewise.asr.prepare.manifests import Sets, read_lines
 from samplewise.asr.prepare.prepare import CORPORA, prepare
 from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.writing import write_lines
 
-from .miniatures import make_librispeech
+from .miniatures import make_aishell, make_csj, make_librispeech
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,36 @@ def test_what_is_missing_is_left_out_and_told(tmp_path, said):
         prepare("librispeech", corpus, tmp_path / "to", parts=["test-other"])
 
 
+@pytest.mark.parametrize(
+    ("corpus", "make", "part", "ending", "left"),
+    [
+        ("librispeech", make_librispeech, "dev-clean", ".flac", 2),
+        ("aishell1", make_aishell, "train", ".wav", 5),
+        ("csj-aps", make_csj, "eval1", ".wav", 3),
+    ],
+)
+def test_an_unreadable_recording_is_named_and_the_rest_prepared(tmp_path, said, corpus, make, part, ending, left):
+    root = make(tmp_path / "corpus")
+    whole = Recording.from_file
+    damaged = sorted(path for path in root.rglob(f"*{ending}") if part in str(path) or path.stem == "A01M0097")[0]
+    damaged.write_bytes(b"RIFF, or not")
+    prepare(corpus, root, tmp_path / "to", parts=[part], say=said)
+    found = read_manifest(tmp_path / "to" / f"{part}.jsonl", BadDataLog("raise"))
+    assert len(found) == left and all(entry.path.stem != damaged.stem for entry in found)
+    assert f"{part}: {left} utterances" in said.text
+    assert "skipped 1 utterance:\n  1 x unreadable recording" in said.text and damaged.name in said.text
+    assert Recording.from_file is whole
+
+
+def test_a_manifest_that_was_damaged_since_is_told(corpus, tmp_path):
+    target = tmp_path / "to"
+    prepare("librispeech", corpus, target, parts=["train-clean-100", "train-clean-360"])
+    with (target / "train-clean-360.jsonl").open("a") as file:
+        file.write("{")
+    with pytest.raises(UserError, match=r"train-clean-360\.jsonl:4: not a line of JSON .*prepare the part again"):
+        prepare("librispeech", corpus, target, parts=["train-other-500"])
+
+
 def test_parts_that_are_there_are_kept_and_the_others_made(corpus, tmp_path, said):
     target = tmp_path / "to"
     prepare("librispeech", corpus, target, parts=["train-clean-100", "train-clean-360"], say=said)
@@ -104,6 +136,12 @@ def test_an_interrupted_manifest_is_not_there(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_lines(tmp_path / "part.jsonl", lines())
     assert not (tmp_path / "part.jsonl").exists()
+
+
+def test_a_name_that_is_not_unicode_survives_a_manifest(tmp_path):
+    lines = [{"audio": "/corpus/a\udcff.wav", "text": "café \u2028"}]
+    write_lines(tmp_path / "part.jsonl", lines)
+    assert read_lines(tmp_path / "part.jsonl") == lines
 
 
 def test_without_lhotse_the_extra_is_told(corpus, tmp_path, monkeypatch):

@@ -84,7 +84,8 @@ def test_after_kill_9(unbroken, digits_directory, tmp_path):
     checkpoint = last_checkpoint(directory)
     half = directory / "checkpoint-9999"  # one that was being written at that moment
     shutil.copytree(checkpoint, half)
-    (half / "trainer_state.json").unlink()
+    for name in ("trainer_state.json", "run.json"):
+        (half / name).unlink()
     outcome = run(directory, digits_directory, resume=True)
     assert not half.exists()
     assert losses(directory) == losses(unbroken[0])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 
 import pytest
 
-from samplewise.asr.signals import FirstSignal
+from samplewise.asr.signals import FirstSignal, Terminated, terminated
 
 HUP = getattr(signal, "SIGHUP", None)
 LINE = "{}: as you wish"
@@ -68,3 +69,25 @@ def test_another_thread_catches_nothing(heard):
     thread.start()
     thread.join()
     assert found == [{}]
+
+
+def test_a_termination_unwinds_as_ctrl_c_does(heard):
+    with pytest.raises(KeyboardInterrupt) as error, terminated():
+        signal.raise_signal(signal.SIGTERM)
+    assert isinstance(error.value, Terminated)
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM], "afterwards it does what it did before"
+
+
+def test_a_worker_that_its_parent_terminates_unwinds_nothing(monkeypatch, heard):
+    with terminated():
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_the_first_is_a_request_within_what_unwinds(heard):
+    with terminated(), FirstSignal((signal.SIGTERM,), lambda line: None, LINE) as caught:
+        signal.raise_signal(signal.SIGTERM)
+        assert caught.received == signal.SIGTERM
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import shutil
 import tarfile
 import urllib.error
@@ -13,6 +15,7 @@ import soundfile
 
 from samplewise.asr import sources
 from samplewise.asr.corpus import WORDS, Recording
+from samplewise.asr.errors import WriteError
 from samplewise.asr.problems import BadDataLog, UserError
 
 from .made import RATE, tone
@@ -114,8 +117,32 @@ def test_a_given_directory_that_is_wrong_is_an_error(nowhere, digits_directory, 
 def test_a_manifest_of_something_else_is_an_error(nowhere, said):
     (nowhere / "other").mkdir()
     (nowhere / "other" / "manifest.jsonl").write_text('{"audio": "a.wav", "text": "good morning"}\n')
-    with pytest.raises(UserError, match=r"manifest\.jsonl:1: not a recording of one digit"):
+    with pytest.raises(UserError, match=r"1 x not a recording of one digit\n +manifest\.jsonl:1"):
         find(said, str(nowhere / "other"))
+
+
+def test_one_odd_line_of_a_manifest_is_named_and_the_rest_goes_on(nowhere, digits_directory, said):
+    folder = nowhere / "other"
+    shutil.copytree(digits_directory, folder)
+    lines = []
+    for path in sorted((folder / "recordings").glob("*.wav")):
+        digit, speaker, take = path.stem.split("_")
+        split = "test" if int(take) < 5 else "train"
+        lines.append(
+            {"audio": f"recordings/{path.name}", "text": sources.WORDS[int(digit)], "speaker": speaker, "split": split}
+        )
+    odd = [
+        {**lines[0], "text": "ten"},
+        {**lines[0], "text": ["one"]},
+        {**lines[0], "split": None},
+        {**lines[0], "audio": "a" * 300},
+    ]
+    content = "\n".join(map(json.dumps, [*odd[:2], *lines, *odd[2:]])) + "\n{"
+    (folder / "manifest.jsonl").write_text("\ufeff" + content, encoding="utf-8")
+    bad = BadDataLog()
+    found = sources.find_digits(str(folder), RATE, bad, said)
+    assert len(found.recordings) == len(lines)
+    assert bad.counts() == {"not a recording of one digit": 3, "not a line of JSON": 1, "unreadable recording": 1}
 
 
 def test_a_download_is_unpacked_into_the_cache_and_found_again(nowhere, said, monkeypatch):
@@ -152,6 +179,15 @@ def test_a_failed_download_says_why_and_what_to_do(nowhere, said, monkeypatch, a
         sources.download(cache, said)
     assert reason in str(error.value) and "--data" in str(error.value)
     assert not list(cache.iterdir()), "a failed download leaves nothing in the cache"
+
+
+def test_a_disk_without_room_for_the_download_is_told(nowhere, said, monkeypatch):
+    def full(url, path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sources, "fetch", full)
+    with pytest.raises(WriteError, match=r"cannot write .*fsdd: the disk is full: .* are free in .*Make room"):
+        sources.download(sources.cache_directory(), said)
 
 
 def test_without_a_network_speech_is_synthetic_and_says_so(nowhere, said):

@@ -6,17 +6,23 @@ import importlib.util
 import json
 import shutil
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
 from samplewise.asr.corpora import make_corpora
-from samplewise.asr.problems import UserError
+from samplewise.asr.problems import BadDataError, UserError
+from samplewise.asr.recipe import load_recipe
+from samplewise.asr.spoken import arguments, needs
+from samplewise.asr.spoken import synthesise as making
+from samplewise.asr.spoken import texts as reading
 from samplewise.asr.spoken import voices as speaking
 from samplewise.asr.spoken.synthesise import Options, plan, synthesise
 from samplewise.asr.spoken.texts import phrases, sentences, transcript, without
 from samplewise.asr.spoken.voices import find_voices
+from samplewise.cli import main
 
 from .made import tiny_recipe
 
@@ -64,13 +70,16 @@ def test_phrases_end_where_the_punctuation_is():
 
 
 def test_transcripts_are_words_of_letters():
-    assert transcript("The LORD, (he said) children’s 3-fold") == "the lord he said children's fold"
+    assert transcript("The LORD, (he said) children’s 3-fold") == "the lord he said children's 3 fold"
     assert without(["A b", "a, b", "c", "d"], ["D."]) == ["A b", "c"]
+    assert without(["Привет.", "Пока?", "пока", "...", "été"], []) == ["Привет.", "Пока?", "été"], "of any script"
 
 
 def test_texts_of_a_file(tmp_path):
     (tmp_path / "lines.txt").write_text("one\n\n two \n")
     assert sentences(str(tmp_path / "lines.txt")) == ["one", "two"]
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbfone\n")
+    assert sentences(str(tmp_path / "marked.txt")) == ["one"]
     (tmp_path / "empty.txt").write_text("\n")
     for name, message in (("empty.txt", "no texts to read"), ("nowhere.txt", "cannot read the texts")):
         with pytest.raises(UserError, match=message):
@@ -117,6 +126,25 @@ def test_what_is_there_is_kept(tmp_path, said):
     assert lines(tmp_path / "a", "train")[: len(found["train"])] == found["train"]
 
 
+def test_what_cannot_be_spoken_is_named_and_a_damaged_file_is_made_anew(tmp_path, said):
+    make(tmp_path / "a", said, options())
+    before = lines(tmp_path / "a", "test")
+    (tmp_path / "a" / before[1]["audio"]).write_bytes(b"")  # renamed, and the power lost before it was written
+    readers = make(tmp_path / "a", said, options())
+    assert sum(len(reader.read) for reader in readers.values()) == 1
+    assert lines(tmp_path / "a", "test") == before and "skipped" not in said.text
+
+    class Mute(Reader):
+        def __call__(self, text, speed, pitch):
+            if transcript(text) == before[2]["text"]:
+                raise BadDataError("speech.wav", "silent recording", "0.50 s")
+            return super().__call__(text, speed, pitch)
+
+    synthesise(made_sentences(), {name: Mute() for name in VOICES}, tmp_path / "b", options(), say=said)
+    assert lines(tmp_path / "b", "test") == before[:2] + before[3:]
+    assert "1 x silent recording" in said.text and before[2]["audio"] in said.text
+
+
 def test_another_directory_is_not_touched(tmp_path, said):
     make(tmp_path / "a", said, options())
     with pytest.raises(UserError, match=r"made otherwise \(seed 1 became 2\)"):
@@ -141,6 +169,39 @@ def test_a_voice_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "piper", None)
     with pytest.raises(UserError, match=r"pip install 'samplewise\[speech\]'"):
         find_voices(["joe"], RATE)
+
+
+def test_all_that_is_missing_is_asked_for_at_once(monkeypatch, capsys):
+    monkeypatch.setattr(needs.shutil, "which", lambda name: None)
+    monkeypatch.setattr(needs.importlib.util, "find_spec", lambda name: None if name in ("piper", "onnxruntime") else name)
+    assert main(["synthesise"]) == 1
+    said = capsys.readouterr().err
+    assert "apt-get install flite bible-kjv\n" in said and "pip install 'samplewise[speech]' (piper, onnxruntime)\n" in said
+    assert needs.lacking(["slt"], "lines.txt") == ["apt-get install flite"]
+    assert needs.lacking(["joe"], "lines.txt") == ["pip install 'samplewise[speech]' (piper, onnxruntime)"]
+    monkeypatch.setattr(needs.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert needs.lacking(["slt"], None) == []
+
+
+def test_speech_is_made_where_its_recipe_looks_for_it(tmp_path, monkeypatch, bad, said):
+    """Whatever XDG_CACHE_HOME says, and where it is of no use."""
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes" / "bible.yaml")
+    places = []
+    monkeypatch.setattr(making, "synthesise", lambda texts, voices, target, *rest, **more: places.append(target))
+    for cache in (tmp_path / "cache", tmp_path / "home" / ".cache"):
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache) if cache.name == "cache" else "relative")
+        monkeypatch.setattr(speaking, "find_voices", lambda names, rate: {})
+        monkeypatch.setattr(reading, "sentences", lambda path: [])
+        monkeypatch.setattr(arguments, "lacking", lambda voices, texts: [])
+        assert main(["synthesise"]) == 0
+        assert places[-1] == cache / "samplewise" / "spoken"
+        places[-1].mkdir(parents=True)
+        for part in ("train", "valid", "test"):
+            (places[-1] / f"{part}.jsonl").write_text('{"audio": "a.flac", "text": "a"}')
+        (places[-1] / "a.flac").touch()
+        make_corpora(recipe, None, RATE, bad, said)
+        assert said.lines.pop() == f"data: 1 utterances to test on in {places[-1] / 'test.jsonl'}"
 
 
 @pytest.mark.parametrize("name", ["slt", "joe"])

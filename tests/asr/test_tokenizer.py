@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 
 from samplewise.asr.problems import UserError
-from samplewise.asr.recipe import CharactersOptions
+from samplewise.asr.recipe import CharactersOptions, WordsOptions
 from samplewise.asr.tokenizer import (
     BLANK,
     CharacterTokenizer,
     OutOfVocabularyError,
+    WordTokenizer,
     make_tokenizer,
     tokenizer_from_plain,
 )
@@ -66,3 +69,30 @@ def test_wrong_vocabularies_are_refused(options):
 def test_an_empty_vocabulary_is_refused():
     with pytest.raises(UserError, match="empty"):
         make_tokenizer(CharactersOptions(), [])
+
+
+COMPOSED = "vår é"
+APART = unicodedata.normalize("NFD", COMPOSED)
+
+
+@pytest.mark.parametrize("learnt_from", [COMPOSED, APART])
+@pytest.mark.parametrize("options", [CharactersOptions(), WordsOptions()])
+def test_composed_or_not_the_text_is_the_same(options, learnt_from):
+    tokenizer = make_tokenizer(options, [learnt_from])
+    assert tokenizer.encode(APART) == tokenizer.encode(COMPOSED)
+    assert tokenizer.unknown not in tokenizer.encode(APART)
+    assert tokenizer.decode(tokenizer.encode(APART)) == tokenizer.normalise(APART) == COMPOSED
+
+
+def test_a_vocabulary_learnt_before_texts_were_composed_still_serves():
+    """Its classes are letters and marks of their own; their order is that of trained weights, so it stays."""
+    old = CharacterTokenizer("".join(sorted(set(APART))))
+    assert old.decode(old.encode(COMPOSED)) == COMPOSED
+    words = WordTokenizer(sorted(APART.split()))
+    assert words.unknown not in words.encode(COMPOSED) and words.decode(words.encode(COMPOSED)) == COMPOSED
+
+
+def test_an_unknown_sign_in_a_text_is_not_what_a_recogniser_shows():
+    for tokenizer in (make_tokenizer(CharactersOptions(unknown=True), ["ab"]), make_tokenizer(WordsOptions(), ["ab"])):
+        heard = tokenizer.decode(tokenizer.encode("é"))
+        assert heard == "⁇" != tokenizer.normalise(heard)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import shutil
+import signal
+from pathlib import Path
 
 import pytest
 import soundfile
 import torch
+import yaml
 from filelock import FileLock
 
 from samplewise.asr import train as training
+from samplewise.asr import trainer as running
 from samplewise.asr.checkpoint import last_checkpoint, load_recogniser
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError, WriteError
+from samplewise.asr.evaluate import Errors, Evaluation
 from samplewise.asr.recipe import recipe_from_plain
+from samplewise.asr.run_directory import LOCK_FILE
 from samplewise.asr.scoring import score
 from samplewise.asr.tokenizer import CharacterTokenizer
 from samplewise.asr.train import train
+from samplewise.cli import main
 
 from .made import RATE, TINY, changed, tiny_recipe, tone
 
@@ -120,7 +129,7 @@ def test_a_run_is_not_resumed_on_other_data(finished, digits_directory, tmp_path
 
 def test_one_process_trains_in_a_directory(finished, digits_directory, said):
     directory, _, _ = finished
-    with FileLock(directory / training.LOCK_FILE), pytest.raises(UserError, match=f"another process trains in {directory}"):
+    with FileLock(directory / LOCK_FILE), pytest.raises(UserError, match=f"another process trains in {directory}"):
         train(tiny_recipe(training__evaluate_every=3), directory, data=str(digits_directory), resume=True, say=said)
 
 
@@ -149,58 +158,6 @@ def test_resuming_nothing_starts_from_the_beginning(digits_directory, tmp_path, 
         train(tiny_recipe(), tmp_path / "other", data=str(digits_directory), resume=True)
 
 
-def write_manifest(directory, lines) -> None:
-    directory.mkdir(exist_ok=True)
-    (directory / "manifest.jsonl").write_text("\n".join(map(json.dumps, lines)))
-
-
-def manifest_recipe(**changes):
-    data = {"kind": "manifest", "train": {"manifest": "manifest.jsonl", "split": "train"}}
-    data["test"] = {"manifest": "manifest.jsonl", "split": "test"}
-    values = changed(TINY, {"data": data, "tokenizer": {"kind": "characters"}, "training.workers": 1, **changes})
-    return recipe_from_plain(values)
-
-
-@pytest.fixture
-def manifest(tmp_path):
-    """Good and bad utterances of every kind in both splits."""
-    directory = tmp_path / "data"
-    directory.mkdir()
-    lines = []
-    for i, word in enumerate(["one", "two", "three", "four", "five"]):
-        soundfile.write(directory / f"{i}.wav", tone(i, 0, 0, 0.4), RATE)
-        lines += [{"audio": f"{i}.wav", "text": word, "split": split} for split in ("train", "test")]
-    soundfile.write(directory / "silent.wav", 0 * tone(1, 0, 0), RATE)
-    soundfile.write(directory / "short.wav", tone(1, 0, 0, 0.02), RATE)
-    soundfile.write(directory / "cut.wav", tone(1, 0, 0), RATE)
-    (directory / "cut.wav").write_bytes((directory / "cut.wav").read_bytes()[:900])
-    for name in ("silent.wav", "short.wav", "cut.wav", "none.wav"):
-        lines += [{"audio": name, "text": "one", "split": split} for split in ("train", "test")]
-    lines += [{"audio": "0.wav", "text": "", "split": "train"}, {"audio": "0.wav", "text": "öne", "split": "test"}]
-    write_manifest(directory, lines)
-    return directory
-
-
-def test_bad_data_are_skipped_named_and_counted(manifest, tmp_path, said):
-    outcome = train(manifest_recipe(), tmp_path / "run", data=str(manifest), resume=False, say=said)
-    assert outcome.results["skipped"] == {
-        "missing file": 2,
-        "silent recording": 2,
-        "too few frames": 2,
-        "truncated recording": 2,
-        "empty transcript": 1,
-        "character outside the vocabulary": 1,
-    }
-    assert outcome.results["test"]["utterances"] == 5
-    assert "skipped 10 utterances" in said.text and "'ö' in 'öne'" in said.text
-    assert len((tmp_path / "run" / "skipped.jsonl").read_text().splitlines()) >= 10
-
-
-def test_bad_data_are_refused_where_the_recipe_says_so(manifest, tmp_path, said):
-    with pytest.raises(UserError, match=r"none\.wav: missing file"):
-        train(manifest_recipe(on_bad_data="raise"), tmp_path / "run", data=str(manifest), resume=False, say=said)
-
-
 def test_a_loss_that_is_not_finite_names_its_utterances(digits_directory, tmp_path, monkeypatch):
     forward = training.Transducer.forward
 
@@ -209,8 +166,34 @@ def test_a_loss_that_is_not_finite_names_its_utterances(digits_directory, tmp_pa
         return {**losses, "loss": losses["loss"] * float("nan")}
 
     monkeypatch.setattr(training.Transducer, "forward", broken)
-    with pytest.raises(UserError, match=r"loss of step 1 is nan(.|\n)*train string 0:"):
-        train(tiny_recipe(), tmp_path / "run", data=str(digits_directory), resume=False)
+    with pytest.raises(UserError, match=r"step 1: its loss is nan(.|\n)*train string 0:"):
+        train(tiny_recipe(training__on_nonfinite="raise"), tmp_path / "run", data=str(digits_directory), resume=False)
+
+
+def test_files_hold_no_number_that_is_none(digits_directory, tmp_path, monkeypatch, said):
+    """NaN and infinity are no JSON: null, and what was found is said; so is how often a frame emitted all that it may."""
+    losses = {"transducer": math.nan, "labels": 3.0}
+    found = Evaluation(Errors(), losses, [], {}, [], "none", 1.0, [2, 0, 1], 3)
+    monkeypatch.setattr(training, "evaluate", lambda *given: found)
+    monkeypatch.setattr(running, "load_average", lambda: math.inf)
+    monkeypatch.setattr(running, "peak_bytes", lambda: math.nan)
+    recipe = tiny_recipe(training__steps=1, training__save_every=1)
+    outcome = train(recipe, tmp_path / "run", data=str(digits_directory), resume=False, say=said)
+    written = (tmp_path / "run" / "results.json").read_text()
+    results = json.loads(written, parse_constant=pytest.fail)
+    assert results == outcome.results
+    assert (results["test"]["wer"], results["test"]["nats_per_label"], results["training_log"][0]["load_average"]) == (
+        None,
+    ) * 3
+    assert results["not_finite"] == {"test.nats_per_label": "nan"}, "a rate over no words is no number at all"
+    assert "test.nats_per_label is nan, which JSON does not have: it is null" in said.text
+    (line, *_) = [
+        json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    ]
+    assert line["load_average"] is None and line["not_finite"] == {"load_average": "inf", "peak_bytes": "nan"}
+    json.loads((tmp_path / "run" / "checkpoint-1" / "trainer_state.json").read_text(), parse_constant=pytest.fail)
+    assert results["test"]["max_symbols_reached"] == {"frames": 3, "utterances": 2}
+    assert "decoding.max_symbols=3 labels were emitted in 3 encoder frames, of 2 of 3 utterances" in said.text
 
 
 def test_checkpoints_are_kept_as_many_as_asked(finished):
@@ -218,16 +201,6 @@ def test_checkpoints_are_kept_as_many_as_asked(finished):
     assert sorted(path.name for path in directory.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6"]
     assert last_checkpoint(directory).name == "checkpoint-6"
     assert (directory / "checkpoint-3" / "run.json").is_file()
-
-
-def test_bad_data_found_by_a_worker_are_refused_without_its_traceback(manifest, tmp_path, said):
-    lines = [json.loads(line) for line in (manifest / "manifest.jsonl").read_text().splitlines()]
-    kept = [line for line in lines if line["audio"] in ("0.wav", "silent.wav") and line["split"] == "train" and line["text"]]
-    write_manifest(manifest, kept)
-    recipe = manifest_recipe(on_bad_data="raise", **{"data.test": None})
-    with pytest.raises(UserError) as error:
-        train(recipe, tmp_path / "run", data=str(manifest), resume=False, say=said)
-    assert str(error.value).startswith("manifest.jsonl:2 silent.wav: silent recording")
 
 
 @pytest.mark.parametrize("precision", ["bf16"])
@@ -248,23 +221,36 @@ def test_it_learns(digits_directory, tmp_path):
     assert outcome.results["test"]["wer"] < 0.9
 
 
-def test_training_starts_from_another_run(finished, digits_directory, tmp_path):
+def test_training_starts_from_another_run(finished, digits_directory, tmp_path, said):
     directory, _, _ = finished
     changes = {"training__start_from": str(directory), "training__steps": 1, "training__learning_rate": 1.0e-9}
-    changes["tokenizer"] = {"kind": "characters", "characters": " efghinorstuvwxz!"}
-    outcome = train(tiny_recipe(**changes), tmp_path / "run", data=str(digits_directory), resume=False, say=lambda line: None)
+    changes["encoder__dropout"] = 0.2
+    outcome = train(tiny_recipe(**changes), tmp_path / "run", data=str(digits_directory), resume=False, say=said)
     before = json.loads((directory / "results.json").read_text())["test"]
     assert outcome.results["test"]["nats_per_label"] == pytest.approx(before["nats_per_label"], rel=1e-4)
-    assert outcome.results["classes"] == 17, "the vocabulary is that of the other run"
+    assert f"starting from {directory / 'checkpoint-6'}: the whole model, and its vocabulary of 17 classes" in said.text
+    assert "not as they were there: encoder.dropout: 0.1 there, 0.2 here" in said.text
+    changes["tokenizer"] = {"kind": "characters", "characters": " efghinorstuvwxz!"}
     alone = tiny_recipe(**{**changes, "training__start_with": "encoder", "joiner__dim": 8})
-    outcome = train(alone, tmp_path / "encoder", data=str(digits_directory), resume=False, say=lambda line: None)
+    outcome = train(alone, tmp_path / "encoder", data=str(digits_directory), resume=False, say=said)
     assert outcome.results["classes"] == 18, "the vocabulary is the recipe's"
     encoders = [load_recogniser(path).model.encoder.state_dict() for path in (directory, tmp_path / "encoder")]
     for name, weight in encoders[0].items():
         torch.testing.assert_close(encoders[1][name], weight)
-    with pytest.raises(UserError, match=r"training.start_from: .* not of this recipe's sizes: size mismatch"):
-        wider = tiny_recipe(**{**changes, "joiner__dim": 8})
-        train(wider, tmp_path / "wider", data=str(digits_directory), resume=False, say=lambda line: None)
+    with pytest.raises(UserError) as error:
+        train(tiny_recipe(**changes), tmp_path / "other", data=str(digits_directory), resume=False, say=said)
+    both = "tokenizer.characters: ' efghinorstuvwxz' there, ' efghinorstuvwxz!' here"
+    assert both in str(error.value) and "training.start_with: encoder" in str(error.value)
+
+
+def test_a_resumed_run_needs_the_run_no_more_that_it_started_from(finished, digits_directory, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "first")
+    recipe = tiny_recipe(training__start_from=str(tmp_path / "first"), training__steps=1, training__save_every=1)
+    outcomes = []
+    for resume in (False, True):
+        outcomes.append(train(recipe, tmp_path / "run", data=str(digits_directory), resume=resume, say=lambda line: None))
+        shutil.rmtree(tmp_path / "first", ignore_errors=True)
+    assert outcomes[0].results["test"] == outcomes[1].results["test"]
 
 
 def test_a_resumed_run_keeps_its_tokenizer(finished, monkeypatch):
@@ -280,3 +266,61 @@ def test_a_resumed_run_keeps_its_tokenizer(finished, monkeypatch):
 class DigitTexts:
     def texts(self):
         return []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_stop_in_the_last_evaluation_tells_the_way_on(finished, digits_directory, tmp_path, monkeypatch, capsys, number):
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory)
+    (directory / "results.json").unlink()
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(yaml.safe_dump(changed(TINY, {"training.evaluate_every": 3})))
+    monkeypatch.setattr(training, "evaluate", lambda *rest: os.kill(os.getpid(), number))
+    command = ["train", str(recipe), "--output", str(directory), "--data", str(digits_directory), "--resume"]
+    assert main(command) == 128 + number
+    said = capsys.readouterr()
+    assert f"interrupted. To go on: the same command with --resume (run directory {directory})." in said.out
+    assert "Traceback" not in said.out + said.err
+    monkeypatch.undo()
+    monkeypatch.setattr(training, "measure", lambda step: MEMORY)
+    assert main(command) == 0 and (directory / "results.json").exists()
+
+
+def test_a_stop_before_the_run_begins_leaves_nothing(digits_directory, tmp_path, monkeypatch, said):
+    def stop(*rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "make_corpora", stop)
+    outcome = train(tiny_recipe(), tmp_path / "run", data=str(digits_directory), resume=True, say=said)
+    assert outcome.stopped_by == signal.SIGINT and not (tmp_path / "run").exists()
+    assert said.lines[-1] == f"interrupted. To go on: the same command (run directory {tmp_path / 'run'})."
+
+
+def test_a_failed_start_leaves_nothing(tmp_path, said):
+    with pytest.raises(UserError, match="nowhere"):
+        train(tiny_recipe(), tmp_path / "run", data=str(tmp_path / "nowhere"), resume=False, say=said)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_at_the_end_costs_the_evaluation_alone(finished, digits_directory, tmp_path, monkeypatch, said):
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory)
+    written = Path.write_bytes
+
+    def full(self, content):
+        if self.name.startswith("results.json"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    way = r"results\.json: the disk is full: .* KiB are needed(.|\n)*To go on: the same command with --resume"
+    with pytest.raises(WriteError, match=way):
+        train(tiny_recipe(training__evaluate_every=3), directory, data=str(digits_directory), resume=True, say=said)
+    assert (directory / "results.json").read_bytes() == (finished[0] / "results.json").read_bytes()
+    assert last_checkpoint(directory).name == "checkpoint-6"
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path, said):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(WriteError, match=r"cannot write .*run: Not a directory"):
+        train(tiny_recipe(), tmp_path / "file" / "run", data=None, resume=False, say=said)

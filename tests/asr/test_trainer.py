@@ -73,19 +73,6 @@ def test_losses_of_unequal_batches_are_weighted_by_their_utterances(trainer):
     assert trainer.state.log_history[-1]["transducer_nats_per_label"] == pytest.approx(2 * 5.0 / 5), "since the last line"
 
 
-def test_losses_of_evaluation_are_sums_of_their_own(trainer):
-    seen, unseen = losses_of(transducer=2.0), losses_of(transducer=30.0)
-    unseen.training = False
-    trainer.compute_loss(seen, batch(2, 2))
-    trainer.compute_loss(unseen, batch(5, 5, 5))
-    trainer.log({"eval_loss": 3.0})
-    line = trainer.state.log_history[-1]
-    assert line["eval_transducer_nats_per_label"] == pytest.approx(3 * 30.0 / 15) and "transducer_nats_per_label" not in line
-    assert trainer.progress.utterances == 2, "evaluation is no progress"
-    trainer.log({"loss": 3.0})
-    assert trainer.state.log_history[-1]["transducer_nats_per_label"] == pytest.approx(2 * 2.0 / 4)
-
-
 def test_sampled_classes_are_a_mean_over_utterances(tmp_path):
     trainer = make_trainer(tmp_path, sampling={"size": 6, "negatives": "uniform"})
     trainer.compute_loss(losses_of(sampled=2.0, classes=8.0), batch(1, 2, 3))
@@ -168,7 +155,7 @@ def test_what_the_losses_did_is_over_all_batches_and_processes(trainer, monkeypa
     for active, nodes, bound in ((10, 100, 1e-9), (90, 300, 3e-9)):
         group = SimpleNamespace(active_nodes=active, nodes=nodes, bound=bound)
         trainer.reports.add(SimpleNamespace(groups=[group]))
-    trainer.sums = {"labels": 1.0}
+    trainer.sums = {"labels": 1.0, "batches": 2.0, "finite": 2.0}
     trainer.log({"loss": 3.0})
     line = trainer.state.log_history[-1]
     assert (line["active_share"], line["bound"]) == (pytest.approx(150 / 500), pytest.approx(3e-9))

@@ -7,6 +7,7 @@ import pytest
 import soundfile
 import torch
 
+from samplewise.asr.beam import Decoded
 from samplewise.asr.checkpoint import Recogniser, Run
 from samplewise.asr.decode import greedy
 from samplewise.asr.problems import BadData
@@ -65,3 +66,21 @@ def test_a_file_that_cannot_be_used_stops_nothing(recogniser, tmp_path):
         "too few frames",
     ]
     assert isinstance(found[3], str)
+
+
+def test_a_file_that_is_too_long_for_the_memory_stops_nothing(recogniser, tmp_path, monkeypatch, said):
+    soundfile.write(tmp_path / "a.wav", tone(1, 0, 0), RATE)
+    searched = []
+
+    def search(model, features, lengths, options):
+        searched.append(features)
+        if len(searched) == 1:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return Decoded([[]], [2])
+
+    monkeypatch.setattr("samplewise.asr.transcribe.search", search)
+    first, second = (found for _, found in transcribe(recogniser, [tmp_path / "a.wav"] * 2, say=said))
+    assert str(first).endswith("a.wav: cannot be transcribed (RuntimeError: DefaultCPUAllocator: can't allocate memory)")
+    assert second == ""
+    (line,) = said.lines
+    assert line.endswith("a.wav: decoding.max_symbols=3 labels were emitted in 2 encoder frames: more may have been said there")

@@ -19,7 +19,9 @@ def test_rows_survive_a_kill_in_the_middle_of_a_line(tmp_path):
         file.write('{"schema": 1, "cas')
     assert [r["method"] for r in read_rows([path])] == ["auto"]
     append_row(path, row("random", "tiled"))
-    with pytest.raises(BenchError, match="line 2: not JSON"):
+    assert [r["method"] for r in read_rows([path])] == ["auto", "tiled"]
+    path.write_text(path.read_text() + "seconds: 3\n")
+    with pytest.raises(BenchError, match="line 4: not JSON"):
         read_rows([path])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Iterator
 from itertools import islice
 
@@ -9,7 +11,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from samplewise.asr.corpus import Corpus
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 
 ORDER = 3  # the stream of random numbers that orders are drawn from, beside those of corpus.py
 Pair = tuple[int, int]  # epoch, index
@@ -28,18 +30,29 @@ class Batches(Sampler):
         seed: of all permutations.
         steps: optimiser steps.
         batches: of one step, over all processes.
+        processes: that the batches of a step are dealt to in turn; those that run at a time are made equally long.
         size: utterances of a batch; with `seconds` the most of them.
         seconds: a batch has as many utterances as fit, the longest of them times their number (None: always `size`).
         pool: steps whose utterances are sorted together; 1: not sorted, which `seconds` does not allow.
     """
 
     def __init__(
-        self, corpus: Corpus, *, seed: int, steps: int, batches: int, size: int, seconds: float | None = None, pool: int = 8
+        self,
+        corpus: Corpus,
+        *,
+        seed: int,
+        steps: int,
+        batches: int,
+        size: int,
+        seconds: float | None = None,
+        pool: int = 8,
+        processes: int = 1,
     ):
         self.corpus = corpus
         self.seed = seed
         self.steps = steps
         self.batches = batches
+        self.processes = processes
         self.size = size
         self.seconds = seconds
         self.pool = pool
@@ -49,8 +62,24 @@ class Batches(Sampler):
 
     def __iter__(self) -> Iterator[list[Pair]]:
         for step in islice(self._steps(), self.steps):
-            size = len(step) // self.batches
-            yield from (step[start : start + size] for start in range(0, len(step), size))
+            size = len(step) // self.batches * self.processes
+            for start in range(0, len(step), size):
+                yield from self._balanced(step[start : start + size])
+
+    def _balanced(self, pairs: list[Pair]) -> list[list[Pair]]:
+        """Equal numbers of utterances for each process, and as equally many seconds as going from the longest to the shortest
+        and always giving to the process that has least makes them."""
+        if self.processes == 1:
+            return [pairs]
+        size = len(pairs) // self.processes
+        batches: list[list[Pair]] = [[] for _ in range(self.processes)]
+        totals = [(0.0, process) for process in range(self.processes)]  # a heap: the least is first
+        for pair in sorted(pairs, key=lambda where: self.corpus.seconds(*where), reverse=True):
+            total, process = heapq.heappop(totals)
+            batches[process].append(pair)
+            if len(batches[process]) < size:
+                heapq.heappush(totals, (total + self.corpus.seconds(*pair), process))
+        return batches
 
     def _steps(self) -> Iterator[list[Pair]]:
         """The utterances of each step, without end."""
@@ -112,7 +141,7 @@ class Batches(Sampler):
 
     def _seconds(self, pair: Pair) -> float:
         seconds = self.corpus.seconds(*pair)
-        if seconds <= 0:
+        if not 0 < seconds < math.inf:
             raise UserError(
                 f"training.batch_seconds needs the length of every utterance, and that of number {pair[1]} is not known: "
                 "give every line of the manifest its duration, or leave training.batch_seconds out"

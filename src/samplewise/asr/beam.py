@@ -7,6 +7,7 @@ sum over its alignments that the search has seen, so a label whose frame is unce
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -19,11 +20,22 @@ from samplewise.asr.tokenizer import BLANK
 Labels = tuple[int, ...]
 
 
+class Decoded(list[list[int]]):
+    """The labels of each utterance, and in `capped` in how many of its frames as many were emitted as one frame may: where the
+    bound was reached, more may have been said."""
+
+    def __init__(self, labels: Iterable[list[int]], capped: list[int]):
+        super().__init__(labels)
+        self.capped = capped
+
+
 class Hypothesis(NamedTuple):
-    """A label sequence: its log-probability up to a frame, and the row of `Rows` that its predictor stands in."""
+    """A label sequence: its log-probability up to a frame, the row of `Rows` that its predictor stands in, and the frames in
+    which it took all the labels that one frame may have."""
 
     score: float
     row: int
+    capped: int = 0
 
 
 Beam = dict[Labels, Hypothesis]
@@ -45,7 +57,7 @@ class Rows(NamedTuple):
 
 
 @torch.no_grad()
-def beam_search(model: Transducer, features: Tensor, lengths: Tensor, beam: int, max_symbols: int = 5) -> list[list[int]]:
+def beam_search(model: Transducer, features: Tensor, lengths: Tensor, beam: int, max_symbols: int = 5) -> Decoded:
     """The likeliest label sequence of each utterance among those that were kept, all utterances side by side.
 
     Args:
@@ -68,7 +80,8 @@ def beam_search(model: Transducer, features: Tensor, lengths: Tensor, beam: int,
         for utterance, hypotheses in found.items():
             kept[utterance] = best(hypotheses, beam)
         rows = renumber(kept, rows)
-    return [list(next(iter(best(hypotheses, 1)))) for hypotheses in kept]
+    likeliest = [next(iter(best(hypotheses, 1).items())) for hypotheses in kept]
+    return Decoded([list(labels) for labels, _ in likeliest], [one.capped for _, one in likeliest])
 
 
 def one_frame(
@@ -92,7 +105,12 @@ def one_frame(
         for (b, labels, one), blank in zip(ends, log_probs[:, BLANK].tolist(), strict=True):
             before = left[b].get(labels)
             score = one.score + blank
-            left[b][labels] = one._replace(score=score if before is None else log_add(before.score, score))
+            leaves = one._replace(score=score, capped=one.capped + (emitted == max_symbols))
+            if before is not None:  # the likelier alignment tells where the bound was reached
+                leaves = max(before, leaves, key=lambda way: way.score)._replace(
+                    score=log_add(before.score, score), row=one.row
+                )
+            left[b][labels] = leaves
         if emitted == max_symbols:
             break
         staying, rows = emit(model, ends, log_probs, left, rows, beam)
@@ -115,7 +133,7 @@ def emit(
         more = longer.setdefault(b, {})
         for value, label in zip(values, chosen, strict=True):
             extended = (*labels, label)
-            more[extended] = Hypothesis(one.score + value, one.row)
+            more[extended] = one._replace(score=one.score + value)
     staying: dict[int, Beam] = {}
     for b, more in longer.items():
         scores_left = sorted((one.score for one in left[b].values()), reverse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,19 @@ import safetensors
 import safetensors.torch
 import torch
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.examples import Preparation
 from samplewise.asr.features import Features, make_features
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import DecodingOptions, Recipe, recipe_from_plain, recipe_to_plain
 from samplewise.asr.tokenizer import Tokenizer, tokenizer_from_plain
+from samplewise.asr.writing import write_json
 
 RUN_FILE = "run.json"  # in the run directory and in every checkpoint: recipe, tokenizer, data
 WEIGHTS = "model.safetensors"
 STATE = "trainer_state.json"  # written last by transformers.Trainer
 FORMAT = 1
+ENDS = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,13 @@ class Recogniser:
         """The recipe's, with another beam if one is given.
 
         Raises:
-            UserError: a beam below 1.
+            UserError: a beam that a recipe could not have either.
         """
-        if beam is not None and beam < 1:
-            raise UserError(f"--beam must be at least 1, got {beam}")
         options = self.run.recipe.decoding
-        return options if beam is None else replace(options, beam=beam)
+        try:
+            return options if beam is None else replace(options, beam=beam)
+        except ValueError as error:
+            raise UserError(f"--{error}") from None
 
 
 def make_preparation(run: Run, model: Transducer, features: Features) -> Preparation:
@@ -125,41 +129,76 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def last_checkpoint(directory: Path) -> Path | None:
-    """The newest whole checkpoint of a run directory."""
-    whole = [path for path in checkpoints(directory) if is_whole(path)]
-    return whole[-1] if whole else None
+def last_checkpoint(directory: Path, *, thorough: bool = False) -> Path | None:
+    """The newest whole checkpoint of a run directory; for `thorough` and errors see `fault`."""
+    newest_first = reversed(checkpoints(directory))
+    return next((path for path in newest_first if not fault(path, thorough=thorough)), None)
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether every file of a checkpoint was written to its end.
+    return not fault(checkpoint)
+
+
+def is_unfinished(checkpoint: Path) -> bool:
+    """Whether a killed process left it behind: nothing is there of what is written last. (Weights that somebody keeps alone
+    have their run.json.)"""
+    names = {path.name for path in checkpoint.iterdir()}
+    return STATE not in names and RUN_FILE not in names
+
+
+def fault(checkpoint: Path, *, thorough: bool = False) -> str:
+    """What is wrong with a checkpoint; empty if every file of it was written to its end.
 
     `trainer_state.json` is written last, so one that parses tells that a killed process had finished the others; the
     ends of those are looked at too, for the sake of full disks and lost power.
+
+    Args:
+        thorough: read optimizer, schedule and random numbers whole and compare their checksums.
+
+    Raises:
+        UserError: a file is there and cannot be read, which says nothing about what is in it.
     """
+    random = sorted(checkpoint.glob("rng_state*.pth")) or [checkpoint / "rng_state.pth"]  # one a process
+    states = [checkpoint / "optimizer.pt", checkpoint / "scheduler.pt", *checkpoint.glob("scaler.pt"), *random]
+    path = checkpoint / STATE
     try:
-        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        if state["global_step"] != step_of(checkpoint):
-            return False
-        with safetensors.safe_open(checkpoint / WEIGHTS, framework="pt") as weights:
+        if json.loads(path.read_text(encoding="utf-8"))["global_step"] != step_of(checkpoint):
+            return f"{STATE} is of another step"
+        path = checkpoint / WEIGHTS
+        read_ends(path)
+        with safetensors.safe_open(path, framework="pt") as weights:
             weights.keys()
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
-        return False
-    states = [checkpoint / "optimizer.pt", checkpoint / "scheduler.pt", *checkpoint.glob("rng_state*.pth")]
-    return len(states) > 2 and all(zipfile.is_zipfile(path) for path in states)
+        for path in states:
+            read_ends(path)
+            with zipfile.ZipFile(path) as file:
+                if thorough and file.testzip() is not None:
+                    return f"{path.name} is damaged"
+    except FileNotFoundError:
+        return f"{path.name} is not there"
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror or error}. Nothing was removed or changed. Give the same command again once "
+            f"the disk answers; or move {checkpoint} elsewhere, to go on from the checkpoint before it."
+        ) from None
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError, zipfile.BadZipFile, zlib.error):
+        return f"{path.name} is damaged"
+    return ""
 
 
-def write_json(path: Path, values: Any) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+def read_ends(path: Path) -> None:
+    """Have a disk that does not answer say so: libraries take its errors for damage, or die of them."""
+    with path.open("rb") as file:
+        file.read(ENDS)
+        file.seek(max(0, path.stat().st_size - ENDS))
+        file.read(ENDS)
 
 
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"no {path.name} in {path.parent}; is it a run directory of `samplewise train`?") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; nothing was changed, give the same command again") from None
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}") from None

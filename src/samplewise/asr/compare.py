@@ -20,15 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from samplewise.asr.checkpoint import read_json
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.locks import is_held, take_lock
 from samplewise.asr.recipe import load_recipe, recipe_from_plain, recipe_to_plain
 from samplewise.asr.results import RESULTS_FILE
+from samplewise.asr.run_directory import LOCK_FILE
 from samplewise.asr.trainer import LOG_FILE
+from samplewise.asr.writing import append_line, make_directory, read_json_lines, saving
 
 KEPT = (  # of a run's results.json
     "recipe", "seed", "steps", "classes", "parameters", "training_seconds", "training_cpu_seconds", "step_seconds",
@@ -138,9 +141,9 @@ def compare(
     waiting = [plan for plan in plans if not is_there(plan, finished)]
     say(f"{len(plans) - len(waiting)} of {len(plans)} runs are in {results}")
     deadline = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
-    directory.mkdir(parents=True, exist_ok=True)
-    results.parent.mkdir(parents=True, exist_ok=True)
-    runs = Runs(recipe, directory, results, data, jobs, say)
+    make_directory(directory)
+    make_directory(results.parent)
+    runs = Runs(recipe, directory, results, data, jobs, say, waiting)
 
     def go_on() -> bool:
         return runs.failure is None and not stop_when() and time.monotonic() < deadline
@@ -154,12 +157,17 @@ def compare(
         try:
             while (waiting and go_on()) or runs.active:
                 if go_on():
-                    done += runs.begin(waiting)
+                    done += runs.begin()
                 done += runs.collect()
                 progress.update(task, completed=done + runs.steps())
                 if not go_on():
                     stop(runs.processes())
                 time.sleep(PAUSE)
+        except Exception:  # our locks are for as long as the runs may write
+            stop(runs.processes())
+            for process in runs.processes():
+                process.wait()
+            raise
         finally:
             stop(runs.processes())
     if runs.failure is not None:
@@ -173,6 +181,7 @@ class Runs:
     """The runs that this command has in hand: each a process, and the lock that keeps other commands away from it.
 
     Attributes:
+        waiting: runs that are to be begun, by this command or by another.
         failure: what was wrong with the first run that failed.
     """
 
@@ -182,20 +191,25 @@ class Runs:
     data: str | None
     jobs: int
     say: Say
+    waiting: list[Plan]
     active: dict[Plan, tuple[subprocess.Popen, FileLock]] = field(default_factory=dict)
     failure: UserError | None = None
+    told: bool = False
 
-    def begin(self, waiting: list[Plan]) -> int:
+    def begin(self) -> int:
         """Start as many runs as there is room for; the steps of those that another command turns out to have finished."""
         done = 0
-        while len(self.active) < self.jobs and (taken := take(waiting, self.directory)):
+        while len(self.active) < self.jobs and (taken := take(self.waiting, self.directory)):
             plan, lock = taken
-            waiting.remove(plan)
+            self.waiting.remove(plan)
             if is_there(plan, read_results(self.results)):
                 lock.release()
                 done += plan.steps
             else:
                 self.active[plan] = start(self.recipe, plan, self.directory, self.data, one_thread=self.jobs > 1), lock
+        if self.waiting and not self.active and not self.told:
+            self.tell("waiting for runs that other processes have in hand: " + ", ".join(plan.name for plan in self.waiting))
+            self.told = True
         return done
 
     def collect(self) -> int:
@@ -203,6 +217,10 @@ class Runs:
         done = 0
         for plan in [plan for plan, (process, _) in self.active.items() if process.poll() is not None]:
             process, lock = self.active.pop(plan)
+            if process.returncode not in (0, *STOPPED) and is_held(self.directory / plan.name / LOCK_FILE):
+                self.waiting.append(plan)  # a run that outlived its command was here first
+                lock.release()
+                continue
             try:
                 done += plan.steps * finish(plan, process.returncode, self.directory, self.results, self.tell)
             except UserError as error:
@@ -235,14 +253,15 @@ def is_there(plan: Plan, lines: Sequence[dict[str, Any]]) -> bool:
 
 
 def take(waiting: Sequence[Plan], directory: Path) -> tuple[Plan, FileLock] | None:
-    """The first run that no other command has in hand, taken by its lock file; None if there is none for now."""
+    """The first run that no other command has in hand, taken by its lock file; None if there is none for now.
+
+    A run whose command was killed, or did not wait for it, is left to its end; then it can be taken.
+    """
     for plan in waiting:
-        lock = FileLock(directory / f"{plan.name}.lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
+        if is_held(directory / plan.name / LOCK_FILE):
             continue
-        return plan, lock
+        if (lock := take_lock(directory / f"{plan.name}.lock")) is not None:
+            return plan, lock
     return None
 
 
@@ -253,8 +272,9 @@ def start(recipe: str, plan: Plan, directory: Path, data: str | None, *, one_thr
         command += ["--set", change]
     command += ["--data", data] if data is not None else []
     alone = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"} if one_thread else {}
-    (directory / plan.name).mkdir(exist_ok=True)
-    with (directory / f"{plan.name}.log").open("a", encoding="utf-8") as log:
+    make_directory(directory / plan.name)
+    path = directory / f"{plan.name}.log"
+    with saving(path), path.open("a", encoding="utf-8") as log:
         environment = {**os.environ, **alone}  # Ctrl-C is for this process alone: a run takes a second signal as "at once"
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
 
@@ -278,25 +298,31 @@ def finish(plan: Plan, status: int, directory: Path, results: Path, say: Say) ->
     found = read_json(directory / plan.name / RESULTS_FILE)
     line = {"variant": plan.variant.name, "sampling": plan.variant.sampling, **{key: found.get(key) for key in KEPT}}
     line["test"] = {key: value for key, value in found["test"].items() if key != "by_speaker"}
-    loads = [entry["load_average"] for entry in found["training_log"] if "load_average" in entry]
+    loads = [entry["load_average"] for entry in found["training_log"] if entry.get("load_average") is not None]
     line["load_average"] = round(statistics.fmean(loads), 2) if loads else None
-    with results.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-    name = "wer" if "wer" in line["test"] else "cer"
-    say(f"{plan.name}: {name.upper()} {100 * line['test'][name]:.2f}%, {line['test']['nats_per_label']:.4f} nats per label")
+    append_line(results, line)
+    say(f"{plan.name}: {in_short(line['test'])}")
     return True
+
+
+def in_short(test: dict[str, Any]) -> str:
+    """Error rate and loss of a run; where no word was said, or no utterance has a loss, there is none."""
+    name = "wer" if "wer" in test else "cer"
+    rate, nats = test[name], test["nats_per_label"]
+    loss = "no loss" if nats is None else f"{nats:.4f} nats per label"
+    return f"{name.upper()} {'undefined' if rate is None else f'{100 * rate:.2f}%'}, {loss}"
 
 
 def last_step(run: Path) -> int:
     """The step of the last line of a run's log; 0 if there is none."""
     try:
-        lines = (run / LOG_FILE).read_text(encoding="utf-8").splitlines()
+        lines = (run / LOG_FILE).read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
         return 0
     for line in reversed(lines):
         try:
             return json.loads(line)["step"]
-        except (ValueError, KeyError):  # a line that is being written
+        except (ValueError, KeyError, TypeError):  # a line that is being written, or is none of ours
             continue
     return 0
 
@@ -305,4 +331,10 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     """The lines of a results file; none if it does not exist."""
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        lines = list(read_json_lines(path))
+        if not all(isinstance(line, dict) and "recipe_keys" in line for line in lines):
+            raise ValueError("one of its lines is not what a run gave")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as results of this command: {error}") from None
+    return lines

@@ -16,7 +16,8 @@ examples:
       Two runs at a time, one thread each; stop with checkpoints after half an hour. The same command goes on.
   samplewise compare recipes/an4_words.yaml --size 16 32 64 --negatives ctc --scopes utterance --results sizes.jsonl
       Which sample size keeps the accuracy.
-The same command given twice, in two terminals, shares the runs. Ctrl-C stops them with checkpoints; the same command goes on.
+The same command given twice, in two terminals, shares the runs. Ctrl-C stops them with checkpoints; the same command goes on,
+after kill -9, too: a run that outlived its command is waited for.
 """
 STOPPING = "{}: the runs save checkpoints and stop; again to leave them to it"
 STOPPED = 75  # the status of a command that has to be given again (EX_TEMPFAIL of sysexits.h)

@@ -17,12 +17,14 @@ from samplewise.asr.corpus import (
     DigitStrings,
     Entry,
     ManifestCorpus,
+    Parse,
     parse_entry,
     read_entries,
     split_recordings,
 )
+from samplewise.asr.errors import UserError
 from samplewise.asr.feature_files import FeatureCorpus, FeatureEntry, parse_feature_entry
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadData, BadDataLog
 from samplewise.asr.recipe import (
     DigitStringsOptions,
     FeatureFilesOptions,
@@ -33,8 +35,9 @@ from samplewise.asr.recipe import (
 )
 from samplewise.asr.sources import DigitSource, find_digits
 from samplewise.asr.spoken.texts import transcript
+from samplewise.cache import expanded
 
-E = TypeVar("E")
+E = TypeVar("E", Entry, FeatureEntry)
 Say = Callable[[str], None]
 
 
@@ -126,7 +129,7 @@ def stored_dim(recipe: Recipe) -> int:
 
 
 def data_directory(options: ManifestOptions | FeatureFilesOptions, data: str | None) -> Path:
-    root = Path(data if data is not None else options.root).expanduser()
+    root = expanded(data if data is not None else options.root)
     if not root.is_dir():
         raise UserError(f"no data directory {root}; give the right one with --data")
     return root
@@ -137,15 +140,29 @@ def read_subsets(
     root: Path,
     bad: BadDataLog,
     say: Say,
-    parse: Callable[[str, Path, str, str | None], E | None],
+    parse: Parse[E],
 ) -> dict[str, list[E]]:
     """The entries of the subsets that the recipe names."""
     found = {}
     for name in ("train", "valid", "test"):
         subset: SubsetOptions | None = getattr(options, name)
         if subset is not None:
-            found[name] = spread(read_entries(root / subset.manifest, bad, subset.split, parse), subset.most)
+            entries = read_entries(root / subset.manifest, bad, subset.split, parse)
+            if name == "train":
+                entries = with_something_said(entries, bad, root / subset.manifest)
+            found[name] = spread(entries, subset.most)
             say(f"data: {len(found[name])} utterances to {name} on in {root / subset.manifest}")
+    return found
+
+
+def with_something_said(entries: list[E], bad: BadDataLog, manifest: Path) -> list[E]:
+    """The entries to learn from; an empty text can be scored only."""
+    for entry in entries:
+        if not entry.text.strip():
+            bad.add(BadData(entry.key, "empty transcript"))
+    found = [entry for entry in entries if entry.text.strip()]
+    if not found:
+        raise UserError(f"{manifest}: none of its {len(entries)} usable lines has a text to learn\n{bad.report()}".rstrip())
     return found
 
 
@@ -163,7 +180,7 @@ def describe(kind: str, root: Path, found: Mapping[str, Sequence[Entry | Feature
         "kind": kind,
         "source": root.name,
         "utterances": {name: len(entries) for name, entries in found.items()},
-        "fingerprint": hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16],
+        "fingerprint": hashlib.sha256("\n".join(lines).encode(errors="backslashreplace")).hexdigest()[:16],
     }
 
 

@@ -6,22 +6,25 @@ resumed run, another worker or another rank sees the very same data.
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
+import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import soxr
 
 from samplewise.asr.audio import read_audio
-from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.manifest_lines import duration_of, file_of, numbered_lines, seconds_of, text_of, values_of
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog, named, printable
 from samplewise.asr.progress import bar
 from samplewise.asr.recipe import DigitStringsOptions
 
 E = TypeVar("E")
+Parse = Callable[[dict[str, Any], Path, str], E]  # the values of a line, its manifest, and its place there
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TRAIN, VALID, TEST = 0, 1, 2  # also the streams of random numbers: the same seed gives each its own
 FIXED_SEED = 2026  # of validation and test strings, which do not change with the recipe's seed
@@ -240,7 +243,8 @@ def read_manifest(path: str | Path, bad: BadDataLog, split: str | None = None) -
     """Read `{"audio": PATH, "text": TEXT, "duration": SECONDS, "speaker": NAME, "split": NAME}` a line.
 
     Only `audio` and `text` are needed. With `"start": SECONDS` an utterance is the piece of `duration` from there. Audio
-    paths are relative to the manifest. A line that is not JSON, without a text, or whose file is missing goes to `bad`.
+    paths are relative to the manifest. A line that is not JSON, without a text, or whose file is missing goes to `bad`, as
+    does one with times that are none; an empty text is one.
 
     Args:
         path: the manifest, or a directory with a `manifest.jsonl`.
@@ -253,60 +257,46 @@ def read_manifest(path: str | Path, bad: BadDataLog, split: str | None = None) -
     return read_entries(path, bad, split, parse_entry)
 
 
-def read_entries(
-    path: str | Path, bad: BadDataLog, split: str | None, parse: Callable[[str, Path, str, str | None], E | None]
-) -> list[E]:
-    """What `parse` makes of the lines of a manifest, each given with the manifest, its place in it, and the split."""
+def read_entries(path: str | Path, bad: BadDataLog, split: str | None, parse: Parse[E]) -> list[E]:
+    """What `parse` makes of the lines of a manifest that are of the split; a line that cannot be used goes to `bad`."""
     path = Path(path)
-    path = path / "manifest.jsonl" if path.is_dir() else path
-    if not path.is_file():
-        raise UserError(f"no manifest at {path}; expected a file of JSON lines with audio and text, or its directory")
+    path = path / "manifest.jsonl" if os.path.isdir(path) else path
     entries: list[E] = []
-    lines = 0
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        lines += 1
+    splits: Counter[str] = Counter()
+    lines = numbered_lines(path)
+    for number, line in lines:
+        where = f"{path.name}:{number}"
         try:
-            entry = parse(line, path, f"{path.name}:{number}", split)
+            values = values_of(line, where)
+            splits[found := str(values.get("split", ""))] += 1
+            if split is None or found == split:
+                with named(where, "a line that cannot be used"):
+                    entries.append(parse(values, path, where))
         except BadDataError as error:
             bad.add(error.problem)
-            continue
-        if entry is not None:
-            entries.append(entry)
     if not entries:
+        if split is not None and split not in splits:
+            there = ", ".join(f"{name!r} ({count})" for name, count in splits.most_common(10) if name)
+            raise UserError(f"{path}: no line of split {split!r}; those there are: {there or 'none'}\n{bad.report()}".rstrip())
         which = f" of split {split!r}" if split else ""
-        raise UserError(f"{path}: none of its {lines} lines{which} can be used\n{bad.report()}".rstrip())
+        raise UserError(f"{path}: none of its {len(lines)} lines{which} can be used\n{bad.report()}".rstrip())
     return entries
 
 
-def parse_entry(line: str, manifest: Path, where: str, split: str | None) -> Entry | None:
-    """One line of a manifest; None if it belongs to another split."""
-    try:
-        values = json.loads(line)
-    except ValueError as error:
-        raise BadDataError(where, "not a line of JSON", str(error)) from None
-    if not isinstance(values, dict) or not isinstance(values.get("audio"), str):
+def parse_entry(values: dict[str, Any], manifest: Path, where: str) -> Entry:
+    """One line of a manifest."""
+    audio = values.get("audio")
+    if not isinstance(audio, str):
         raise BadDataError(where, "no audio path in the manifest")
-    if split is not None and values.get("split") != split:
-        return None
-    key = f"{where} {values['audio']}"
-    text = values.get("text")
-    if not isinstance(text, str) or not text.strip():
-        raise BadDataError(key, "empty transcript")
-    audio = manifest.parent / values["audio"]
-    if not audio.is_file():
-        raise BadDataError(key, "missing file", str(audio))
-    duration = values.get("duration")
-    duration = float(duration) if isinstance(duration, (int, float)) else None
-    start = values.get("start")
-    start = float(start) if isinstance(start, (int, float)) else None
-    if start is not None and duration is None:
-        raise BadDataError(key, "a start without a duration", f"{start:g} s")
-    if start is not None and start < 0:
-        raise BadDataError(key, "a start before the recording", f"{start:g} s")
-    key = f"{key} from {start:g} s" if start is not None else key
-    return Entry(audio, text, key, str(values.get("speaker", "")), duration, start)
+    key = printable(f"{where} {audio}")
+    text = text_of(values, key)
+    path = file_of(manifest.parent / audio, key)
+    duration, start = duration_of(values, key), seconds_of(values, "start", key)
+    if start is not None:
+        if duration is None:
+            raise BadDataError(key, "a start without a duration", f"{start:g} s")
+        key = f"{key} from {start:g} s"
+    return Entry(path, text, key, printable(str(values.get("speaker") or "")), duration, start)
 
 
 def usable_recordings(candidates: Sequence[tuple[Path, int, str, str]], rate: int, bad: BadDataLog) -> list[Recording]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samplewise.asr.beam import beam_search
+from samplewise.asr.beam import Decoded, beam_search
 from samplewise.asr.model import Transducer
 from samplewise.asr.predictor import State
 from samplewise.asr.recipe import DecodingOptions
 from samplewise.asr.tokenizer import BLANK
 
 
-def search(model: Transducer, features: Tensor, lengths: Tensor, options: DecodingOptions) -> list[list[int]]:
+def search(model: Transducer, features: Tensor, lengths: Tensor, options: DecodingOptions) -> Decoded:
     """The labels of each utterance, features (B, F, M) of lengths (B,), by the search that the options name."""
     if options.beam == 1:
         return greedy(model, features, lengths, options.max_symbols)
@@ -20,7 +20,7 @@ def search(model: Transducer, features: Tensor, lengths: Tensor, options: Decodi
 
 
 @torch.no_grad()
-def greedy(model: Transducer, features: Tensor, lengths: Tensor, max_symbols: int = 5) -> list[list[int]]:
+def greedy(model: Transducer, features: Tensor, lengths: Tensor, max_symbols: int = 5) -> Decoded:
     """The best label at every node of one path through the lattice, all utterances side by side.
 
     In each encoder frame labels are emitted until blank is the best class, at most `max_symbols` of them. The
@@ -39,9 +39,10 @@ def greedy(model: Transducer, features: Tensor, lengths: Tensor, max_symbols: in
     batch = len(encoder_out)
     predicted, state = model.predictor.start(batch)  # (B, P)
     found: list[list[int]] = [[] for _ in range(batch)]
+    capped = [0] * batch
     for frame in range(int(encoder_lengths.max()) if batch else 0):
         active = frame < encoder_lengths  # (B,)
-        for _ in range(max_symbols):
+        for emitted in range(1, max_symbols + 1):
             logits = model.joiner(encoder_out[:, frame : frame + 1], predicted.unsqueeze(1))  # (B, 1, 1, V)
             best = logits.reshape(batch, -1).argmax(dim=-1)  # (B,)
             active = active & (best != BLANK)
@@ -50,10 +51,11 @@ def greedy(model: Transducer, features: Tensor, lengths: Tensor, max_symbols: in
                 break
             for utterance in chosen:
                 found[utterance].append(int(best[utterance]))
+                capped[utterance] += emitted == max_symbols
             advanced, after = model.predictor.step(best, state)
             predicted = torch.where(active[:, None], advanced, predicted)
             state = choose(active, after, state)
-    return found
+    return Decoded(found, capped)
 
 
 def choose(active: Tensor, after: State, before: State) -> State:

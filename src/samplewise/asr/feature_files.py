@@ -7,8 +7,6 @@ space" (IEEE TSAP 2005), drawn at random as in Jaitly and Hinton, "Vocal tract l
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from samplewise.asr.corpus import TRAIN, Utterance
-from samplewise.asr.problems import BadDataError, UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.manifest_lines import duration_of, file_of, text_of
+from samplewise.asr.problems import BadDataError, named, printable
 
 AXIS = 64  # points of the frequency axis at which a spectrum is read, at least
 
-Arrays = dict[tuple[Path, str], np.ndarray]
+Arrays = dict[tuple[Path, str], np.ndarray | BadDataError]  # or why it cannot be used
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,12 @@ class FeatureCorpus:
         found = self.arrays.get((entry.path, entry.array))
         if found is None:
             raise BadDataError(entry.key, "missing features", f"{entry.path} holds no array {entry.array!r}")
+        if isinstance(found, BadDataError):
+            raise BadDataError(entry.key, found.problem.reason, found.problem.detail)
         if found.ndim != 2 or found.shape[1] != self.dim:
             raise BadDataError(entry.key, "features of the wrong shape", f"{found.shape} instead of (frames, {self.dim})")
-        features = found.astype(np.float32)
+        with named(entry.key, "unreadable features"):
+            features = found.astype(np.float32)
         if not np.isfinite(features).all():
             raise BadDataError(entry.key, "features that are not finite")
         rng = np.random.default_rng((self.seed, TRAIN, epoch, index))
@@ -122,37 +125,44 @@ def warped(cepstra: np.ndarray, bend: float) -> np.ndarray:
 
 
 def read_archives(entries: Sequence[FeatureEntry]) -> Arrays:
-    """The arrays that entries name; those that an archive lacks are left out."""
+    """The arrays that entries name; those that an archive lacks are left out.
+
+    Raises:
+        UserError: not one of the archives can be read.
+    """
     arrays: Arrays = {}
-    for path in sorted({entry.path for entry in entries}):
+    wanted: dict[Path, set[str]] = {}
+    for entry in entries:
+        wanted.setdefault(entry.path, set()).add(entry.array)
+    broken: list[BadDataError] = []
+    for path, names in sorted(wanted.items()):
         try:
-            with np.load(path) as archive:
-                names = {entry.array for entry in entries if entry.path == path} & set(archive.files)
-                arrays |= {(path, name): archive[name] for name in names}
-        except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-            raise UserError(f"{path} is no archive of features (.npz): {error}") from None
+            with named(str(path), "unreadable archive of features"), np.load(path) as archive:
+                arrays |= {(path, name): read_array(path, name, archive) for name in sorted(names & set(archive.files))}
+        except BadDataError as error:
+            arrays |= {(path, name): error for name in names}
+            broken.append(error)
+    if broken and len(broken) == len(wanted):
+        raise UserError(f"{broken[0].problem.key} is no archive of features (.npz): {broken[0].problem.detail}")
     return arrays
 
 
-def parse_feature_entry(line: str, manifest: Path, where: str, split: str | None) -> FeatureEntry | None:
-    """One line of a manifest; None if it belongs to another split."""
+def read_array(path: Path, name: str, archive: Any) -> np.ndarray | BadDataError:
+    """One array of an archive, or what is wrong with it."""
     try:
-        values: dict[str, Any] = json.loads(line)
-    except ValueError as error:
-        raise BadDataError(where, "not a line of JSON", str(error)) from None
-    feats = values.get("feats") if isinstance(values, dict) else None
+        with named(f"{path}:{name}", "unreadable features"):
+            return archive[name]
+    except BadDataError as error:
+        return error
+
+
+def parse_feature_entry(values: dict[str, Any], manifest: Path, where: str) -> FeatureEntry:
+    """One line of a manifest."""
+    feats = values.get("feats")
     if not isinstance(feats, str) or ":" not in feats:
         raise BadDataError(where, "no stored features in the manifest", 'expected "feats": "FILE.npz:KEY"')
-    if split is not None and values.get("split") != split:
-        return None
-    key = f"{where} {feats}"
-    text = values.get("text")
-    if not isinstance(text, str) or not text.strip():
-        raise BadDataError(key, "empty transcript")
+    key = printable(f"{where} {feats}")
+    text = text_of(values, key)
     file, _, array = feats.rpartition(":")
-    path = manifest.parent / file
-    if not path.is_file():
-        raise BadDataError(key, "missing file", str(path))
-    duration = values.get("duration")
-    duration = float(duration) if isinstance(duration, (int, float)) else None
-    return FeatureEntry(path, array, text, key, str(values.get("speaker", "")), duration)
+    path = file_of(manifest.parent / file, key)
+    return FeatureEntry(path, array, text, key, printable(str(values.get("speaker") or "")), duration_of(values, key))

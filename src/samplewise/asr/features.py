@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers.audio_utils import mel_filter_bank
 
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 from samplewise.asr.recipe import LogMelOptions, StoredOptions
 
 FLOOR = 1e-5  # energy added before the logarithm: digital silence is as faint noise

@@ -83,14 +83,17 @@ def measure(step: LossStep) -> dict[str, Any]:
 
 def run(step: LossStep) -> tuple[int | None, str]:
     """Peak bytes of a step in a process of its own, and how they were measured or why they were not."""
-    command = [sys.executable, "-m", "samplewise.asr.memory", json.dumps(asdict(step))]
+    command = [sys.executable, "-m", "samplewise.asr.memory", json.dumps(asdict(step), allow_nan=False)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
-    except subprocess.SubprocessError as error:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT)
+    except (OSError, subprocess.SubprocessError) as error:  # OSError: no memory for another process
         return None, f"not measured: {error}"
     if done.returncode != 0:
         return None, f"not measured: {done.stderr.strip().splitlines()[-1:] or done.returncode}"
-    peak, how = json.loads(done.stdout.splitlines()[-1])
+    try:
+        peak, how = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, TypeError, ValueError):
+        return None, f"not measured: the process said {done.stdout[-80:]!r}"
     return peak, how
 
 
@@ -130,7 +133,7 @@ def main(text: str) -> None:
         loss.backward()
         peak, how = end(device)
         del inputs, loss
-    print(json.dumps([None if peak is None else max(0, peak - start), how]))
+    print(json.dumps([None if peak is None else max(0, peak - start), how], allow_nan=False))
 
 
 def random_inputs(step: LossStep, frames: list[int], labels: list[int], device: str) -> list[torch.Tensor]:

@@ -63,6 +63,26 @@ class LossReports:
         return [active, nodes, max((group.bound for group in groups), default=0.0)]
 
 
+class StepFrames:
+    """Encoder frames of this process's batches, step by step, since they were last asked for."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, int] = {}
+
+    def add(self, step: int, frames: int) -> None:
+        self.steps[step] = self.steps.get(step, 0) + frames
+
+    def take(self) -> list[int]:
+        """The sums of the steps; then start anew."""
+        steps, self.steps = self.steps, {}
+        return list(steps.values())
+
+
+def imbalance(frames: torch.Tensor) -> float:
+    """Of the frames of all processes in some steps (P, S): the largest ratio of a process's to the median of its step."""
+    return float((frames.amax(dim=0) / frames.double().quantile(0.5, dim=0).clamp(min=1)).max())
+
+
 def clocks() -> tuple[float, float]:
     """Seconds by the wall's clock and by the processor's, GPU work included in the first."""
     if torch.cuda.is_available():
@@ -83,11 +103,14 @@ def load_average() -> float:
 
 
 def summary(log: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of a run's log: the medians of its lines' step times and numbers of sampled classes, the highest peak of its parts."""
+    """Of a run's log: medians of its lines' step times and numbers of sampled classes, the highest peak of its parts, the worst
+    imbalance of its processes."""
     found: dict[str, float] = {}
     for name in MEDIANS:
-        if values := [line[name] for line in log if name in line]:
+        if values := [line[name] for line in log if line.get(name) is not None]:
             found[name] = statistics.median(values)
+    if ratios := [line["frames_imbalance"] for line in log if "frames_imbalance" in line]:
+        found["frames_imbalance"] = max(ratios)
     if peaks := [line["peak_bytes"] for line in log if line.get("peak_bytes")]:
         found["peak_bytes"] = max(peaks)
     return found

@@ -12,8 +12,8 @@ from samplewise import Joiner, SampledVocabulary, sample_vocabulary
 from samplewise.asr.augment import SpecAugment
 from samplewise.asr.conformer import ConformerEncoder
 from samplewise.asr.encoder import Encoder
+from samplewise.asr.errors import UserError
 from samplewise.asr.predictor import make_predictor
-from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import LSTMOptions, Recipe
 from samplewise.asr.tokenizer import BLANK
 

@@ -6,15 +6,17 @@ intermediate encoder layers: arXiv 2102.03216.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from samplewise.asr.typed import at_least_zero, positive
+from samplewise.asr.typed import Count, Options, Range, Share, Weight
+from samplewise.errors import TransducerError
+from samplewise.plan.budget import parse_budget
 
 
 @dataclass(frozen=True)
-class LossOptions:
+class LossOptions(Options):
     """How `samplewise.transducer_loss` is called.
 
     The loss is the mean over the utterances of the batch; batches are equal on all ranks and in all accumulation
@@ -27,17 +29,18 @@ class LossOptions:
     """
 
     method: Literal["auto", "guided", "tiled", "samplewise", "batched"] = "auto"
-    memory_budget: int | str | None = None
-    fastemit_lambda: float = 0.0
+    memory_budget: Annotated[int, Range(1, 1 << 50)] | str | None = None
+    fastemit_lambda: Weight = 0.0
 
-    def __post_init__(self) -> None:
-        at_least_zero(fastemit_lambda=self.fastemit_lambda)
-        if math.isinf(self.fastemit_lambda):
-            raise ValueError(f"fastemit_lambda must be finite, got {self.fastemit_lambda}")
+    def conflicts(self) -> Iterator[str]:
+        try:
+            parse_budget(self.memory_budget)
+        except (TransducerError, OverflowError) as error:
+            yield f"memory_budget: {error}"
 
 
 @dataclass(frozen=True)
-class CTCOptions:
+class CTCOptions(Options):
     """Auxiliary CTC losses of one linear head on the encoder, which may also say which classes to sample.
 
     loss = transducer + weight * ((1 - s) * CTC(last layer) + s * mean over `layers` of CTC(layer)),
@@ -49,22 +52,19 @@ class CTCOptions:
         intermediate_weight: share of the intermediate layers in the CTC loss.
     """
 
-    weight: float = 0.3
-    layers: tuple[int, ...] = ()
-    intermediate_weight: float = 0.5
+    weight: Weight = 0.3
+    layers: tuple[Annotated[int, Range(1, 1000)], ...] = ()
+    intermediate_weight: Share = 0.5
 
-    def __post_init__(self) -> None:
-        at_least_zero(weight=self.weight)
-        if any(layer < 1 for layer in self.layers) or len(set(self.layers)) < len(self.layers):
-            raise ValueError(f"layers must be different numbers from 1 on, got {list(self.layers)}")
-        if not 0 <= self.intermediate_weight <= 1:
-            raise ValueError(f"intermediate_weight must be between 0 and 1, got {self.intermediate_weight}")
+    def conflicts(self) -> Iterator[str]:
+        if len(set(self.layers)) < len(self.layers):
+            yield f"layers must be different numbers, got {list(self.layers)}"
         if self.layers and self.weight == 0:
-            raise ValueError(f"layers {list(self.layers)} get no CTC loss, for weight is 0")
+            yield f"layers {list(self.layers)} get no CTC loss, for weight is 0"
 
 
 @dataclass(frozen=True)
-class SamplingOptions:
+class SamplingOptions(Options):
     """Training on a transducer loss over sampled classes, `samplewise.sample_vocabulary`; evaluation is never sampled.
 
     Attributes:
@@ -75,10 +75,7 @@ class SamplingOptions:
         correction: `logq` makes up for classes being drawn more or less often; null is the paper's form.
     """
 
-    size: int
+    size: Count
     scope: Literal["utterance", "batch"] = "batch"
     negatives: Literal["uniform", "ctc", "unigram"] = "ctc"
     correction: Literal["logq"] | None = None
-
-    def __post_init__(self) -> None:
-        positive(size=self.size)

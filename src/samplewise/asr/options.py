@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from samplewise.asr.typed import at_least_zero, positive, share
+from samplewise.asr.typed import CountOrNone, Dropout, Options, Range, Share, Size
+
+Layers = Annotated[int, Range(1, 1000)]
 
 
 @dataclass(frozen=True)
-class SentencePieceOptions:
+class SentencePieceOptions(Options):
     """Pieces of words, learnt from the training texts when a run begins (Kudo and Richardson 2018, arXiv 1808.06226).
 
     Attributes:
@@ -20,19 +23,14 @@ class SentencePieceOptions:
     """
 
     kind: Literal["sentencepiece"] = "sentencepiece"
-    vocab_size: int = 500
+    vocab_size: Annotated[int, Range(3, 1_000_000)] = 500
     model: Literal["unigram", "bpe"] = "unigram"
-    coverage: float = 1.0
+    coverage: Annotated[float, Range(0.9, 1)] = 1.0
     lowercase: bool = True
-
-    def __post_init__(self) -> None:
-        positive(vocab_size=self.vocab_size)
-        if not 0.9 <= self.coverage <= 1:
-            raise ValueError(f"coverage must lie between 0.9 and 1, got {self.coverage}")
 
 
 @dataclass(frozen=True)
-class ConformerOptions:
+class ConformerOptions(Options):
     """A Conformer over features whose frame rate is lowered by strided convolutions.
 
     Attributes:
@@ -45,27 +43,24 @@ class ConformerOptions:
     """
 
     kind: Literal["conformer"] = "conformer"
-    layers: int = 12
-    hidden: int = 256
-    heads: int = 4
-    feed_forward: int = 1024
-    kernel: int = 31
+    layers: Layers = 12
+    hidden: Size = 256
+    heads: Size = 4
+    feed_forward: Size = 1024
+    kernel: Annotated[int, Range(1, 1001)] = 31
     subsampling: Literal[2, 4, 8] = 4
-    channels: int = 256
-    dropout: float = 0.1
+    channels: Size = 256
+    dropout: Dropout = 0.1
 
-    def __post_init__(self) -> None:
-        positive(layers=self.layers, hidden=self.hidden, heads=self.heads, channels=self.channels)
-        positive(feed_forward=self.feed_forward, kernel=self.kernel)
-        share(dropout=self.dropout)
+    def conflicts(self) -> Iterator[str]:
         if self.hidden % self.heads or self.hidden % 2:
-            raise ValueError(f"hidden must be even and a multiple of heads, got {self.hidden} and {self.heads}")
+            yield f"hidden must be even and a multiple of heads, got {self.hidden} and {self.heads}"
         if self.kernel % 2 == 0:
-            raise ValueError(f"kernel must be odd, got {self.kernel}")
+            yield f"kernel must be odd, got {self.kernel}"
 
 
 @dataclass(frozen=True)
-class PredictorOptions:
+class PredictorOptions(Options):
     """A recurrent network over the labels so far, or a convolution over the last few.
 
     Attributes:
@@ -76,23 +71,21 @@ class PredictorOptions:
     """
 
     kind: Literal["lstm", "gru", "stateless"] = "lstm"
-    embedding: int = 64
-    hidden: int = 128
-    layers: int = 1
-    context: int = 2
-    dropout: float = 0.1
+    embedding: Size = 64
+    hidden: Size = 128
+    layers: Layers = 1
+    context: Annotated[int, Range(1, 1000)] = 2
+    dropout: Dropout = 0.1
 
-    def __post_init__(self) -> None:
-        positive(embedding=self.embedding, hidden=self.hidden, layers=self.layers, context=self.context)
-        share(dropout=self.dropout)
+    def conflicts(self) -> Iterator[str]:
         if self.kind == "stateless" and self.layers != 1:
-            raise ValueError(f"a stateless predictor is one convolution: layers must be 1, got {self.layers}")
+            yield f"layers must be 1, got {self.layers}: a stateless predictor is one convolution"
         if self.kind != "stateless" and self.context != 2:
-            raise ValueError(f"context is a key of a stateless predictor, this one is {self.kind}: it sees all labels")
+            yield f"context is a key of a stateless predictor, this one is {self.kind}: it sees all labels"
 
 
 @dataclass(frozen=True)
-class SpecAugmentOptions:
+class SpecAugmentOptions(Options):
     """Masks on the features of training utterances.
 
     Attributes:
@@ -102,14 +95,8 @@ class SpecAugmentOptions:
     """
 
     kind: Literal["spec_augment"] = "spec_augment"
-    frequency_masks: int = 2
-    frequency_width: int = 27
-    time_masks: int = 5
-    time_width: int = 100
-    time_share: float = 0.05
-
-    def __post_init__(self) -> None:
-        at_least_zero(frequency_masks=self.frequency_masks, frequency_width=self.frequency_width)
-        at_least_zero(time_masks=self.time_masks, time_width=self.time_width)
-        if not 0 <= self.time_share <= 1:
-            raise ValueError(f"time_share must lie between 0 and 1, got {self.time_share}")
+    frequency_masks: Annotated[int, Range(0, 1000)] = 2
+    frequency_width: CountOrNone = 27
+    time_masks: Annotated[int, Range(0, 1000)] = 5
+    time_width: CountOrNone = 100
+    time_share: Share = 0.05

@@ -8,14 +8,17 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.options import SentencePieceOptions
-from samplewise.asr.problems import UserError
+from samplewise.asr.texts import UNKNOWN as UNKNOWN_SIGN
+from samplewise.asr.texts import composed, learnt
 
 with warnings.catch_warnings():  # its SWIG types have no __module__, which newer Pythons mention on import
     warnings.simplefilter("ignore", DeprecationWarning)
     import sentencepiece
 
 BLANK, UNKNOWN = 0, 1
+SPACE = "▁"  # as the pieces have it
 THREADS = 8  # of the learning: another number adds in another order, and the pieces would depend on the machine
 
 
@@ -36,17 +39,17 @@ class PieceTokenizer:
         self.size = self._pieces.get_piece_size()
 
     def normalise(self, text: str) -> str:
-        """The text as it is learnt: runs of white space are one space, lower case if the recipe says so."""
-        text = " ".join(text.split())
-        return text.lower() if self.lowercase else text
+        """The text as it is learnt: lower case if the recipe says so, and what SentencePiece makes of it, as 1⁄2 of ½."""
+        return composed(self._pieces.normalize(learnt(text, self.lowercase)).replace(SPACE, " "))
 
     def encode(self, text: str) -> list[int]:
         """Classes of the pieces; characters never seen in training become the unknown class."""
-        return self._pieces.encode(self.normalise(text))
+        return self._pieces.encode(learnt(text, self.lowercase))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text; an unknown piece is shown as ⁇."""
-        return " ".join(self._pieces.decode([int(i) for i in ids if i != BLANK]).split())
+        """The text; an unknown piece is shown as ⁇ within its word (by SentencePiece it would be a word of its own)."""
+        shown = (UNKNOWN_SIGN if i == UNKNOWN else self._pieces.id_to_piece(int(i)) for i in ids if i != BLANK)
+        return composed("".join(shown).replace(SPACE, " "))
 
     def to_plain(self) -> dict[str, Any]:
         return {"kind": "sentencepiece", "model": base64.b64encode(self.model).decode(), "lowercase": self.lowercase}
@@ -59,10 +62,9 @@ def learn_pieces(options: SentencePieceOptions, texts: Iterable[str]) -> PieceTo
         UserError: the texts are too few for so many classes, or the classes too few for so many characters.
     """
     model = io.BytesIO()
-    lower = str.lower if options.lowercase else str
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(lower(" ".join(text.split())) for text in texts),
+            sentence_iterator=(learnt(text, options.lowercase) for text in texts),
             model_writer=model,
             vocab_size=options.vocab_size,
             model_type=options.model,

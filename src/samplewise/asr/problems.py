@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-
-class UserError(Exception):
-    """A command, a recipe or a data set that cannot be used; the message says what to do. Shown without traceback."""
+from samplewise.asr.errors import UserError
+from samplewise.asr.writing import append_line, read_json_lines
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class BadData:
     reason: str
     detail: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", printable(self.key))
+        object.__setattr__(self, "detail", printable(self.detail))
+
     def __str__(self) -> str:
         return f"{self.key}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
 
@@ -39,6 +43,29 @@ class BadDataError(Exception):
 
     def __reduce__(self) -> tuple:  # an exception of three arguments has to say how it crosses to another process
         return (BadDataError, (self.problem.key, self.problem.reason, self.problem.detail))
+
+
+@contextlib.contextmanager
+def named(key: str, reason: str = "unreadable recording") -> Iterator[None]:
+    """Make whatever a reader raises a problem of the utterance `key`.
+
+    What damaged files do to the libraries that read them cannot be listed, so here, and only here, everything is caught.
+
+    Raises:
+        BadDataError: for any exception but those that speak to the user already.
+    """
+    try:
+        yield
+    except (BadDataError, UserError):
+        raise
+    except Exception as error:
+        words = getattr(error, "error_string", None) or f"{type(error).__name__}: {error}".rstrip(": ")
+        raise BadDataError(key, reason, words) from error
+
+
+def printable(text: str) -> str:
+    """Text that can be written as UTF-8: names of files that are not are told by their bytes, as `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class BadDataLog:
@@ -65,19 +92,16 @@ class BadDataLog:
             return
         self._seen[where] = problem
         if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(problem), ensure_ascii=False) + "\n")
+            append_line(self.path, asdict(problem))
 
     def problems(self) -> list[BadData]:
         """All problems so far, those noted by other processes included."""
         found = dict(self._seen)
         if self.path is not None and self.path.exists():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                try:
-                    problem = BadData(**json.loads(line))
-                except (ValueError, TypeError):  # the last line of a killed run may be half a line
-                    continue
-                found.setdefault((problem.key, problem.reason), problem)
+            for line in read_json_lines(self.path, strict=False):
+                with contextlib.suppress(TypeError, AttributeError):  # a line that is none of these
+                    problem = BadData(**line)
+                    found.setdefault((problem.key, problem.reason), problem)
         return list(found.values())
 
     def counts(self) -> dict[str, int]:
@@ -90,13 +114,19 @@ class BadDataLog:
         if not problems:
             return ""
         utterances = len({problem.key for problem in problems})
-        lines = [f"skipped {utterances} utterance{'s' if utterances > 1 else ''}:"]
-        for reason, count in self.counts().items():
-            named = [problem for problem in problems if problem.reason == reason][:examples]
-            lines.append(f"  {count} x {reason}")
-            lines += [f"    {problem.key}" + (f": {problem.detail}" if problem.detail else "") for problem in named]
-            if count > len(named):
-                lines.append(f"    and {count - len(named)} more")
+        lines = [f"skipped {utterances} utterance{'s' if utterances > 1 else ''}:", *listing(problems, examples)]
         if self.path is not None:
             lines.append(f"  all of them are listed in {self.path}")
         return "\n".join(lines)
+
+
+def listing(problems: Sequence[BadData], examples: int = 3) -> list[str]:
+    """Indented lines: how many problems of each kind, and some of them by name."""
+    lines = []
+    for reason, count in Counter(problem.reason for problem in problems).most_common():
+        named = [problem for problem in problems if problem.reason == reason][:examples]
+        lines.append(f"  {count} x {reason}")
+        lines += [f"    {problem.key}" + (f": {problem.detail}" if problem.detail else "") for problem in named]
+        if count > len(named):
+            lines.append(f"    and {count - len(named)} more")
+    return lines

@@ -6,20 +6,44 @@ options to the union here and its code to the registry of its own file.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-
+from samplewise.asr.errors import UserError
 from samplewise.asr.objective import CTCOptions, LossOptions, SamplingOptions
 from samplewise.asr.options import ConformerOptions, PredictorOptions, SentencePieceOptions, SpecAugmentOptions
-from samplewise.asr.problems import UserError
-from samplewise.asr.typed import at_least_zero, build, merge, plain, positive, set_key, share, suggest
+from samplewise.asr.texts import Normalisation
+from samplewise.asr.typed import (
+    MANY,
+    Count,
+    CountOrNone,
+    Dropout,
+    Options,
+    Positive,
+    Range,
+    Seed,
+    Size,
+    Weight,
+    build,
+    in_order,
+    plain,
+    set_key,
+    short,
+)
+from samplewise.asr.yaml_file import parse_change, read_values
+
+Speed = Annotated[float, Range(0.5, 2)]
+Digits = Annotated[int, Range(1, 1000)]
+Pause = Annotated[float, Range(0, 60)]
+Decibels = Annotated[float, Range(-200, 100)]
+BatchSize = Annotated[int, Range(1, 100_000)]
+Seconds = Annotated[float, Range(0.001, 1)]  # of a frame
 
 
 @dataclass(frozen=True)
-class DigitStringsOptions:
+class DigitStringsOptions(Options):
     """Strings of spoken digits of one speaker, put together from single recordings as they are needed.
 
     Attributes:
@@ -33,51 +57,37 @@ class DigitStringsOptions:
     """
 
     kind: Literal["digit_strings"] = "digit_strings"
-    digits: tuple[int, int] = (3, 7)
-    pause: tuple[float, float] = (0.05, 0.35)
-    gain_db: float = 6.0
-    noise_db: tuple[float, float] = (-80.0, -30.0)
-    strings_per_epoch: int = 6400
-    valid_strings: int = 60
-    test_strings: int = 300
+    digits: tuple[Digits, Digits] = (3, 7)
+    pause: tuple[Pause, Pause] = (0.05, 0.35)
+    gain_db: Annotated[float, Range(0, 100)] = 6.0
+    noise_db: tuple[Decibels, Decibels] = (-80.0, -30.0)
+    strings_per_epoch: Annotated[int, Range(1, 10_000_000)] = 6400
+    valid_strings: Annotated[int, Range(0, 1_000_000)] = 60
+    test_strings: Annotated[int, Range(1, 1_000_000)] = 300
 
-    def __post_init__(self) -> None:
-        positive(strings_per_epoch=self.strings_per_epoch, test_strings=self.test_strings)
-        at_least_zero(valid_strings=self.valid_strings, gain_db=self.gain_db)
-        if not 1 <= self.digits[0] <= self.digits[1]:
-            raise ValueError(f"digits must be [fewest, most] with 1 <= fewest <= most, got {list(self.digits)}")
-        if not 0 <= self.pause[0] <= self.pause[1]:
-            raise ValueError(f"pause must be [shortest, longest] seconds, got {list(self.pause)}")
-        if not self.noise_db[0] <= self.noise_db[1]:
-            raise ValueError(f"noise_db must be [lowest, highest], got {list(self.noise_db)}")
+    def conflicts(self) -> Iterator[str]:
+        for name in ("digits", "pause", "noise_db"):
+            yield from in_order(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
-class SubsetOptions:
+class SubsetOptions(Options):
     """Lines of a manifest: all of them, or those whose `split` is the one named; of these `most`, evenly spread (null: all)."""
 
     manifest: str
     split: str | None = None
-    most: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.most is not None:
-            positive(most=self.most)
-
-
-def check_speed(speed: tuple[float, float]) -> None:
-    if not 0.5 <= speed[0] <= speed[1] <= 2:
-        raise ValueError(f"speed must be [slowest, fastest] between 0.5 and 2, got {list(speed)}")
+    most: Count | None = None
 
 
 @dataclass(frozen=True)
-class ManifestOptions:
+class ManifestOptions(Options):
     """Utterances listed in JSON-lines files, `{"audio": PATH, "text": TEXT, ...}` a line.
 
     Attributes:
         root: the directory that manifests and audio paths are relative to; `--data` replaces it.
         speed: slowest and fastest factor at which a training utterance is played, drawn anew every epoch.
-        text: texts as they are given, or their words alone: letters and apostrophes in lower case.
+        text: texts as they are given, or their words alone: letters, marks and digits of all scripts, and apostrophes, in
+            lower case.
     """
 
     train: SubsetOptions
@@ -85,15 +95,15 @@ class ManifestOptions:
     root: str = "."
     valid: SubsetOptions | None = None
     test: SubsetOptions | None = None
-    speed: tuple[float, float] = (1.0, 1.0)
+    speed: tuple[Speed, Speed] = (1.0, 1.0)
     text: Literal["given", "words"] = "given"
 
-    def __post_init__(self) -> None:
-        check_speed(self.speed)
+    def conflicts(self) -> Iterator[str]:
+        yield from in_order("speed", self.speed)
 
 
 @dataclass(frozen=True)
-class FeatureFilesOptions:
+class FeatureFilesOptions(Options):
     """Utterances whose features are stored, listed in JSON-lines files, `{"feats": "FILE.npz:KEY", "text": TEXT, ...}` a line.
 
     Attributes:
@@ -108,17 +118,15 @@ class FeatureFilesOptions:
     root: str = "."
     valid: SubsetOptions | None = None
     test: SubsetOptions | None = None
-    speed: tuple[float, float] = (1.0, 1.0)
-    warp: float = 0.0
+    speed: tuple[Speed, Speed] = (1.0, 1.0)
+    warp: Annotated[float, Range(0, 0.5)] = 0.0
 
-    def __post_init__(self) -> None:
-        check_speed(self.speed)
-        if not 0 <= self.warp <= 0.5:
-            raise ValueError(f"warp must lie between 0 and 0.5, got {self.warp}")
+    def conflicts(self) -> Iterator[str]:
+        yield from in_order("speed", self.speed)
 
 
 @dataclass(frozen=True)
-class StoredOptions:
+class StoredOptions(Options):
     """Features as they are stored, for data of kind `feature_files`.
 
     Attributes:
@@ -128,16 +136,13 @@ class StoredOptions:
     """
 
     kind: Literal["stored"] = "stored"
-    dim: int = 13
+    dim: Size = 13
     deltas: Literal[0, 1, 2] = 2
     normalise: bool = True
 
-    def __post_init__(self) -> None:
-        positive(dim=self.dim)
-
 
 @dataclass(frozen=True)
-class WordsOptions:
+class WordsOptions(Options):
     """Every word of the training texts is a class; one more stands for all other words."""
 
     kind: Literal["words"] = "words"
@@ -145,7 +150,7 @@ class WordsOptions:
 
 
 @dataclass(frozen=True)
-class LogMelOptions:
+class LogMelOptions(Options):
     """Log energies of mel-spaced bands.
 
     Attributes:
@@ -156,23 +161,29 @@ class LogMelOptions:
     """
 
     kind: Literal["log_mel"] = "log_mel"
-    sample_rate: int = 16000
-    mels: int = 80
-    window: float = 0.025
-    hop: float = 0.01
-    low: float = 20.0
-    high: float | None = None
+    sample_rate: Annotated[int, Range(1000, 384_000)] = 16000
+    mels: Annotated[int, Range(1, 1024)] = 80
+    window: Seconds = 0.025
+    hop: Seconds = 0.01
+    low: Weight = 20.0
+    high: Positive | None = None
     normalise: bool = True
 
-    def __post_init__(self) -> None:
-        positive(sample_rate=self.sample_rate, mels=self.mels, window=self.window, hop=self.hop)
+    def conflicts(self) -> Iterator[str]:
         top = self.sample_rate / 2
-        if not 0 <= self.low < (top if self.high is None else self.high) <= top:
-            raise ValueError(f"low and high must lie in order between 0 and {top:g} Hz, got {self.low}, {self.high}")
+        high = top if self.high is None else self.high
+        if high > top:
+            yield f"high must be at most half of the sampling rate, {top:g} Hz, got {high:g}"
+        elif self.low >= high:
+            yield f"{'low' if self.high is None else 'high'}: the bands must lie in order, got {self.low:g} to {high:g} Hz"
+        if (samples := round(self.window * self.sample_rate)) < 2:
+            yield f"window of {self.window} s is {samples} samples at {self.sample_rate} Hz, at least 2 are needed"
+        if round(self.hop * self.sample_rate) < 1:
+            yield f"hop of {self.hop} s is less than a sample at {self.sample_rate} Hz"
 
 
 @dataclass(frozen=True)
-class CharactersOptions:
+class CharactersOptions(Options):
     """Every character is a class.
 
     Attributes:
@@ -188,7 +199,7 @@ class CharactersOptions:
 
 
 @dataclass(frozen=True)
-class LSTMOptions:
+class LSTMOptions(Options):
     """A bidirectional LSTM over stacked frames.
 
     Attributes:
@@ -198,29 +209,22 @@ class LSTMOptions:
     """
 
     kind: Literal["lstm"] = "lstm"
-    stack: int = 4
-    layers: int = 2
-    hidden: int = 160
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        positive(stack=self.stack, layers=self.layers, hidden=self.hidden)
-        share(dropout=self.dropout)
+    stack: Annotated[int, Range(1, 1000)] = 4
+    layers: Annotated[int, Range(1, 1000)] = 2
+    hidden: Size = 160
+    dropout: Dropout = 0.1
 
 
 @dataclass(frozen=True)
-class JoinerOptions:
+class JoinerOptions(Options):
     """Width and activation of the joint encoding."""
 
-    dim: int = 128
+    dim: Size = 128
     activation: Literal["tanh", "relu", "sigmoid", "gelu", "silu", "identity"] = "tanh"
-
-    def __post_init__(self) -> None:
-        positive(dim=self.dim)
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(Options):
     """Steps, batches, optimiser and what is written when.
 
     Attributes:
@@ -233,44 +237,39 @@ class TrainingOptions:
         start_from: a run directory, or a checkpoint in one, whose weights training starts from.
         start_with: what is taken from it: the whole model with its vocabulary, or the weights of the encoder alone.
         keep: newest checkpoints kept.
+        on_nonfinite: a step whose loss or gradients are not finite is left out, or ends the run.
+        most_nonfinite: so many steps may be left out in a run; one more ends it.
         workers: processes that prepare batches; 0: the training process itself.
     """
 
     start_from: str | None = None
     start_with: Literal["model", "encoder"] = "model"
-    steps: int = 1000
-    batch_size: int = 32
-    batch_seconds: float | None = None
-    accumulate: int = 1
-    learning_rate: float = 2e-3
-    warmup_steps: int = 100
+    steps: Count = 1000
+    batch_size: BatchSize = 32
+    batch_seconds: Positive | None = None
+    accumulate: Annotated[int, Range(1, 10_000)] = 1
+    learning_rate: Positive = 2e-3
+    warmup_steps: CountOrNone = 100
     schedule: Literal["linear", "cosine", "constant_with_warmup", "inverse_sqrt"] = "linear"
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
+    weight_decay: Weight = 0.01
+    max_grad_norm: Weight = 1.0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    length_pool: int = 8
-    log_every: int = 25
-    evaluate_every: int = 200
-    save_every: int = 200
-    keep: int = 2
-    workers: int = 0
+    length_pool: Annotated[int, Range(1, 10_000)] = 8
+    log_every: Count = 25
+    evaluate_every: CountOrNone = 200
+    save_every: Count = 200
+    keep: Annotated[int, Range(2, MANY)] = 2  # while one checkpoint is written another has to be whole
+    workers: Annotated[int, Range(0, 1024)] = 0
+    on_nonfinite: Literal["skip", "raise"] = "skip"
+    most_nonfinite: CountOrNone = 20
 
-    def __post_init__(self) -> None:
-        positive(steps=self.steps, batch_size=self.batch_size, accumulate=self.accumulate, keep=self.keep)
-        positive(learning_rate=self.learning_rate, length_pool=self.length_pool)
-        positive(log_every=self.log_every, save_every=self.save_every)
-        at_least_zero(warmup_steps=self.warmup_steps, weight_decay=self.weight_decay, workers=self.workers)
-        at_least_zero(max_grad_norm=self.max_grad_norm, evaluate_every=self.evaluate_every)
-        if self.batch_seconds is not None:
-            positive(batch_seconds=self.batch_seconds)
+    def conflicts(self) -> Iterator[str]:
         if self.batch_seconds is not None and self.length_pool == 1:
-            raise ValueError("batch_seconds makes batches of like length, which takes a length_pool of more than 1")
-        if self.keep < 2:
-            raise ValueError("keep must be at least 2: while one checkpoint is written another has to be whole")
+            yield "batch_seconds makes batches of like length, which takes a length_pool of more than 1"
 
 
 @dataclass(frozen=True)
-class DecodingOptions:
+class DecodingOptions(Options):
     """Greedy search, or beam search.
 
     Attributes:
@@ -278,24 +277,24 @@ class DecodingOptions:
         max_symbols: most labels emitted in one encoder frame.
         batch_size: utterances decoded at a time.
         unit: what errors are counted in, which gives a WER or a CER.
+        normalisation: what is done to both texts before they are compared, beside what the tokenizer does: nothing, lower
+            case, or words alone (letters, marks and digits of all scripts, and apostrophes, in lower case).
     """
 
-    beam: int = 1
-    max_symbols: int = 5
-    batch_size: int = 64
+    beam: Annotated[int, Range(1, 10_000)] = 1
+    max_symbols: Annotated[int, Range(1, 10_000)] = 5
+    batch_size: BatchSize = 64
     unit: Literal["word", "character"] = "word"
-
-    def __post_init__(self) -> None:
-        positive(beam=self.beam, max_symbols=self.max_symbols, batch_size=self.batch_size)
+    normalisation: Normalisation = "none"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Options):
     """One training run; see docs/training.md for a table of all keys."""
 
     name: str
     data: DigitStringsOptions | ManifestOptions | FeatureFilesOptions
-    seed: int = 1
+    seed: Seed = 1
     on_bad_data: Literal["skip", "raise"] = "skip"
     features: LogMelOptions | StoredOptions = field(default_factory=LogMelOptions)
     tokenizer: CharactersOptions | SentencePieceOptions | WordsOptions = field(default_factory=CharactersOptions)
@@ -309,17 +308,21 @@ class Recipe:
     training: TrainingOptions = field(default_factory=TrainingOptions)
     decoding: DecodingOptions = field(default_factory=DecodingOptions)
 
-    def __post_init__(self) -> None:
-        at_least_zero(seed=self.seed)
+    def conflicts(self) -> Iterator[str]:
         if (self.data.kind == "feature_files") != (self.features.kind == "stored"):
-            raise ValueError(
+            yield (
                 f"data of kind {self.data.kind} do not go with features of kind {self.features.kind}: "
                 "feature_files and stored belong together"
             )
         if self.sampling is not None and self.sampling.negatives == "ctc" and self.ctc.weight == 0:
-            raise ValueError("sampling.negatives is ctc, but with ctc.weight 0 there is no CTC head to sample by")
-        if not self.name or any(sign in self.name for sign in "/\\ "):
-            raise ValueError(f"name names a directory: no spaces and no slashes, got {self.name!r}")
+            yield "sampling.negatives is ctc, but with ctc.weight 0 there is no CTC head to sample by"
+        if (
+            not 0 < len(self.name) <= 100
+            or not self.name.isprintable()
+            or set(self.name) & set("/\\ ")
+            or not self.name.strip(".")
+        ):
+            yield f"name names a directory: 1 to 100 signs, no spaces and no slashes, got {short(self.name)}"
 
 
 def load_recipe(path: str | Path, changes: list[str] | None = None) -> Recipe:
@@ -328,7 +331,8 @@ def load_recipe(path: str | Path, changes: list[str] | None = None) -> Recipe:
     A recipe with `base: OTHER.yaml` has the keys of that one, in the same directory, where it does not give its own.
 
     Raises:
-        UserError: an unreadable file, an unknown key (with the nearest known one), a value of the wrong type.
+        UserError: an unreadable file; or, a line each, every unknown key (with the nearest known one), value of the wrong
+            type or out of its range, and keys that do not go together.
     """
     values = read_values(Path(path))
     for change in changes or []:
@@ -336,38 +340,9 @@ def load_recipe(path: str | Path, changes: list[str] | None = None) -> Recipe:
     try:
         return build(Recipe, values)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-
-
-def read_values(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Keys and values of a YAML file, those of its base included."""
-    if not path.is_file():
-        near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        hint = suggest(str(path), near) if near else "; a recipe is a YAML file such as recipes/digits.yaml"
-        raise UserError(f"no recipe at {path}{hint}")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not readable as YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: a recipe holds keys and values, this file holds {type(values).__name__}")
-    base = values.pop("base", None)
-    if base is None:
-        return values
-    if not isinstance(base, str) or path in seen:
-        raise UserError(f"{path}: base names another recipe that is not based on this one, got {base!r}")
-    return merge(read_values(path.parent / base, (*seen, path)), values)
-
-
-def parse_change(change: str) -> tuple[str, Any]:
-    """`training.steps=10` as ("training.steps", 10)."""
-    key, sign, value = change.partition("=")
-    if not sign or not key.strip():
-        raise UserError(f"--set takes key=value, for example --set training.steps=200; got {change!r}")
-    try:
-        return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UserError(f"--set {change}: the value is not YAML: {error}") from None
+        lines = str(error).splitlines()
+        listed = f" {lines[0]}" if len(lines) == 1 else f" {len(lines)} things are wrong:\n  " + "\n  ".join(lines)
+        raise UserError(f"{path}:{listed}") from None
 
 
 def recipe_from_plain(values: Any) -> Recipe:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from samplewise import strict_json
 from samplewise.asr.checkpoint import Recogniser, load_recogniser
 from samplewise.asr.corpora import digit_test, stored_dim, with_texts
 from samplewise.asr.corpus import Corpus, ManifestCorpus, read_entries, read_manifest
+from samplewise.asr.errors import UserError
 from samplewise.asr.evaluate import Evaluation, evaluate
 from samplewise.asr.examples import EvaluationExamples
 from samplewise.asr.feature_files import FeatureCorpus, parse_feature_entry
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadDataLog
 from samplewise.asr.recipe import FeatureFilesOptions, ManifestOptions
+from samplewise.asr.texts import Normalisation
 
 DIGITS = "digits"
 Say = Callable[[str], None]
@@ -26,6 +29,7 @@ def score(
     data: str | None = None,
     split: str | None = None,
     beam: int | None = None,
+    normalisation: Normalisation | None = None,
     texts: bool = False,
     as_json: bool = False,
     say: Say = print,
@@ -38,11 +42,13 @@ def score(
         data: where the digit recordings are.
         split: take only those lines of the manifest.
         beam: not the recipe's.
+        normalisation: of the texts that are compared, not the recipe's.
         texts: say every utterance that is not right.
         as_json: say numbers as one JSON object, and nothing else.
     """
     recogniser = load_recogniser(checkpoint)
     options = recogniser.decoding(beam)  # before the corpus is read: a wrong beam shows at once
+    options = replace(options, normalisation=normalisation or options.normalisation)
     bad = BadDataLog(recogniser.run.recipe.on_bad_data)
     quiet = silent if as_json else say
     quiet(f"checkpoint: {recogniser.directory}")
@@ -50,7 +56,7 @@ def score(
     examples = EvaluationExamples(utterances, recogniser.preparation(), bad)
     evaluation = evaluate(recogniser.model, examples, recogniser.run.tokenizer.decode, options)
     if as_json:
-        say(json.dumps({**evaluation.to_plain(), "skipped": bad.counts()}))
+        say(strict_json.text(strict_json.told({**evaluation.to_plain(), "skipped": bad.counts()})))
         return evaluation
     for line in lines(evaluation, texts):
         say(line)
@@ -78,12 +84,11 @@ def find_corpus(recogniser: Recogniser, corpus: str, data: str | None, split: st
 
 
 def lines(evaluation: Evaluation, texts: bool) -> list[str]:
-    """The result as text: wrong utterances if wanted, speakers, totals."""
+    """The result as text: wrong utterances if wanted, speakers, the loss, what has to be said beside it, and the errors."""
     found = []
     for key, reference, hypothesis in evaluation.texts if texts else ():
         if reference != hypothesis:
             found += [key, f"  said:  {reference}", f"  heard: {hypothesis}"]
     found += [f"{name}: {errors}" for name, errors in evaluation.by_speaker.items()]
-    found.append(f"loss: {evaluation.nats_per_label:.4f} nats per label (transducer)")
-    found.append(str(evaluation.errors))
-    return found
+    found.append(f"loss: {evaluation.loss()}")
+    return [*found, *evaluation.notes(), str(evaluation.errors)]

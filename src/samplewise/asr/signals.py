@@ -6,9 +6,32 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM."""
+
+
+@contextlib.contextmanager
+def terminated() -> Iterator[None]:
+    """Within `with`, SIGTERM unwinds the main thread as Ctrl-C does, so that files and locks are left in order."""
+    process = os.getpid()
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:  # and not a data-loader worker, forked with this handler
+            raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class FirstSignal:

@@ -8,8 +8,6 @@ directory given, the cache, `../shared/data/fsdd`, the network, and last eSpeak 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
 import shutil
 import tarfile
@@ -19,11 +17,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from samplewise.asr.corpus import WORDS, Recording, usable_recordings
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.corpus import WORDS, Recording, read_entries, usable_recordings
+from samplewise.asr.errors import UserError, WriteError
+from samplewise.asr.problems import BadDataError, BadDataLog
 from samplewise.asr.progress import reading
 from samplewise.asr.synthesis import synthesise_digits
+from samplewise.asr.writing import FULL, REFUSED, explained
+from samplewise.cache import cache_directory, expanded
 
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
 NAME = re.compile(r"(\d)_([a-z]+)_(\d+)\.(wav|flac)")
@@ -71,7 +73,7 @@ def find_digits(data: str | None, sample_rate: int, bad: BadDataLog, say: Say = 
     if data == SYNTHETIC:
         return synthetic(sample_rate, say)
     if data is not None:
-        return load(Path(data), sample_rate, bad, say)
+        return load(expanded(data), sample_rate, bad, say)
     for directory in (cache_directory() / "fsdd", *shared_directories()):
         if directory.is_dir():
             return load(directory, sample_rate, bad, say)
@@ -82,12 +84,6 @@ def find_digits(data: str | None, sample_rate: int, bad: BadDataLog, say: Say = 
         return synthetic(sample_rate, say)
 
 
-def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/samplewise`, or `~/.cache/samplewise`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "samplewise"
-
-
 def shared_directories() -> list[Path]:
     """`../shared/data/fsdd` as seen from here and from a checkout of this project."""
     places = [Path.cwd(), Path(__file__).resolve().parents[3]]
@@ -96,7 +92,7 @@ def shared_directories() -> list[Path]:
 
 def load(directory: Path, sample_rate: int, bad: BadDataLog, say: Say) -> DigitSource:
     """Read a directory of FSDD: a `manifest.jsonl`, or wav files named DIGIT_SPEAKER_TAKE.wav."""
-    candidates = list_recordings(directory)
+    candidates = list_recordings(directory, bad)
     check_complete(directory, candidates)
     recordings = usable_recordings(candidates, sample_rate, bad)
     note = "" if len(candidates) == COMPLETE else f" (the whole data set has {COMPLETE})"
@@ -111,13 +107,13 @@ def synthetic(sample_rate: int, say: Say) -> DigitSource:
     return DigitSource("synthetic", "eSpeak NG", recordings, fingerprint(recordings))
 
 
-def list_recordings(directory: Path) -> list[Candidate]:
+def list_recordings(directory: Path, bad: BadDataLog) -> list[Candidate]:
     """Path, digit, speaker and split of every recording; raise UserError if it is no directory of digits."""
     if not directory.is_dir():
         raise UserError(f"no directory {directory} for --data.\n{ADVICE}")
     manifest = directory / "manifest.jsonl"
     if manifest.is_file():
-        return from_manifest(manifest)
+        return read_entries(manifest, bad, None, parse_digit)
     for folder in (directory / "recordings", directory):
         found = sorted(path for path in folder.glob("*_*_*.*") if NAME.fullmatch(path.name))
         if found:
@@ -135,18 +131,13 @@ def from_name(path: Path) -> Candidate:
     return path, digit, speaker, "test" if take < TEST_TAKES else "train"
 
 
-def from_manifest(manifest: Path) -> list[Candidate]:
-    candidates = []
-    for number, line in enumerate(manifest.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            values = json.loads(line)
-            digit = WORDS.index(values["text"])
-            candidates.append((manifest.parent / values["audio"], digit, values["speaker"], values["split"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{manifest}:{number}: not a recording of one digit with audio, text, speaker and split ({error!r})"
-            ) from None
-    return candidates
+def parse_digit(values: dict[str, Any], manifest: Path, where: str) -> Candidate:
+    """One line of a manifest of single digits."""
+    audio, text, speaker, split = (values.get(name) for name in ("audio", "text", "speaker", "split"))
+    if not isinstance(audio, str) or text not in WORDS or not isinstance(speaker, str) or split not in ("train", "test"):
+        expected = "expected audio, text (a digit's name), speaker and split (train or test)"
+        raise BadDataError(where, "not a recording of one digit", expected)
+    return manifest.parent / audio, WORDS.index(text), speaker, split
 
 
 def check_complete(directory: Path, candidates: list[Candidate]) -> None:
@@ -184,6 +175,8 @@ def download(cache: Path, say: Say, url: str = URL) -> Path:
             shutil.rmtree(target, ignore_errors=True)
             unpacked.rename(target)
     except (OSError, EOFError, tarfile.TarError) as error:
+        if getattr(error, "errno", None) in (*FULL, *REFUSED):
+            raise WriteError(explained(cache / "fsdd", error, None)) from None
         raise UserError(f"the download of {url} failed ({error or type(error).__name__}).\n{ADVICE}") from None
     return target
 

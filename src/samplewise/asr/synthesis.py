@@ -19,7 +19,7 @@ import soxr
 
 from samplewise.asr.audio import read_audio
 from samplewise.asr.corpus import WORDS, Recording
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 from samplewise.asr.progress import bar
 
 VOICES = ("en-us", "en", "en-us+f2", "en+f4", "en-us+m3", "en+m7")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.options import SentencePieceOptions
 from samplewise.asr.pieces import PieceTokenizer, learn_pieces
-from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import CharactersOptions, WordsOptions
+from samplewise.asr.texts import UNKNOWN, composed, learnt
 
 BLANK = 0
 
@@ -28,7 +30,9 @@ class Tokenizer(Protocol):
     def unknown(self) -> int | None:
         """The class of what is not in the vocabulary, if there is one."""
 
-    def normalise(self, text: str) -> str: ...
+    def normalise(self, text: str) -> str:
+        """The text that `decode` would give if every label of it were found: what errors are counted against."""
+
     def encode(self, text: str) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
     def to_plain(self) -> dict[str, Any]: ...
@@ -55,24 +59,30 @@ class CharacterTokenizer:
         self._ids = {character: i for i, character in enumerate(characters, start=BLANK + 1)}
 
     def normalise(self, text: str) -> str:
-        """The text as it is learnt: runs of white space are one space, lower case if the recipe says so."""
-        text = " ".join(text.split())
-        return text.lower() if self.lowercase else text
+        """The text as it is learnt: composed, runs of white space are one space, lower case if the recipe says so."""
+        return learnt(text, self.lowercase)
 
     def encode(self, text: str) -> list[int]:
         """Raises OutOfVocabularyError naming the characters that are not in the vocabulary, if it has no class for them."""
         text = self.normalise(text)
-        if self.unknown is not None:
-            return [self._ids.get(character, self.unknown) for character in text]
-        unknown = sorted({character for character in text if character not in self._ids})
-        if unknown:
+        found = [(character, self._classes(character)) for character in text]
+        unknown = sorted({character for character, classes in found if not classes})
+        if unknown and self.unknown is None:
             raise OutOfVocabularyError(f"{', '.join(map(repr, unknown))} in {text[:60]!r}")
-        return [self._ids[character] for character in text]
+        return [i for _, classes in found for i in classes]
+
+    def _classes(self, character: str) -> list[int]:
+        """Of a vocabulary that has letters and their marks apart there are several; none of what it lacks."""
+        if character in self._ids:
+            return [self._ids[character]]
+        parts = unicodedata.normalize("NFD", character)
+        if all(part in self._ids for part in parts):
+            return [self._ids[part] for part in parts]
+        return [] if self.unknown is None else [self.unknown]
 
     def decode(self, ids: Sequence[int]) -> str:
         """White space as in `normalise`, so that a stray space costs no word; an unknown character is shown as ⁇."""
-        shown = ("⁇" if i == self.unknown else self.characters[i - 1] for i in ids if i != BLANK)
-        return " ".join("".join(shown).split())
+        return composed("".join(UNKNOWN if i == self.unknown else self.characters[i - 1] for i in ids if i != BLANK))
 
     def to_plain(self) -> dict[str, Any]:
         options = {"lowercase": self.lowercase, "unknown": self.unknown is not None}
@@ -94,12 +104,11 @@ class WordTokenizer:
         self.lowercase = lowercase
         self.unknown = 1 + len(words)
         self.size = 2 + len(words)  # with blank and the unknown
-        self._ids = {word: i for i, word in enumerate(words, start=BLANK + 1)}
+        self._ids = {composed(word): i for i, word in enumerate(words, start=BLANK + 1)}
 
     def normalise(self, text: str) -> str:
-        """The text as it is learnt: runs of white space are one space, lower case if the recipe says so."""
-        text = " ".join(text.split())
-        return text.lower() if self.lowercase else text
+        """The text as it is learnt: composed, runs of white space are one space, lower case if the recipe says so."""
+        return learnt(text, self.lowercase)
 
     def encode(self, text: str) -> list[int]:
         """Words never seen in training become the unknown class."""
@@ -107,7 +116,7 @@ class WordTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text; an unknown word is shown as ⁇."""
-        return " ".join("⁇" if i == self.unknown else self.words[i - 1] for i in ids if i != BLANK)
+        return composed(" ".join(UNKNOWN if i == self.unknown else self.words[i - 1] for i in ids if i != BLANK))
 
     def to_plain(self) -> dict[str, Any]:
         return {"kind": "words", "words": self.words, "lowercase": self.lowercase}
@@ -118,12 +127,11 @@ def make_tokenizer(options: CharactersOptions | SentencePieceOptions | WordsOpti
     if isinstance(options, SentencePieceOptions):
         return learn_pieces(options, texts)
     if isinstance(options, WordsOptions):
-        normal = (text.lower() if options.lowercase else text for text in texts)
-        return WordTokenizer(sorted({word for text in normal for word in text.split()}), options.lowercase)
+        found = {word for text in texts for word in learnt(text, options.lowercase).split()}
+        return WordTokenizer(sorted(found), options.lowercase)
     characters = options.characters
     if characters is None:
-        normal = (" ".join(text.lower().split() if options.lowercase else text.split()) for text in texts)
-        characters = "".join(sorted(set().union(*normal)))
+        characters = "".join(sorted(set().union(*(learnt(text, options.lowercase) for text in texts))))
     elif options.lowercase and characters != characters.lower():
         raise UserError("tokenizer.characters has upper-case letters, but tokenizer.lowercase is true")
     return CharacterTokenizer(characters, options.lowercase, options.unknown)

@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from filelock import FileLock, Timeout
 
+from samplewise import strict_json
 from samplewise.asr import meters
-from samplewise.asr.checkpoint import (
-    RUN_FILE,
-    Recogniser,
-    Run,
-    checkpoints,
-    is_whole,
-    last_checkpoint,
-    load_recogniser,
-    make_preparation,
-    write_json,
-)
+from samplewise.asr.checkpoint import RUN_FILE, Recogniser, Run, last_checkpoint, load_recogniser, make_preparation
 from samplewise.asr.corpora import Corpora, make_corpora
 from samplewise.asr.corpus import Corpus
+from samplewise.asr.errors import UserError, WriteError
 from samplewise.asr.evaluate import Evaluation, evaluate
 from samplewise.asr.examples import EvaluationExamples, Preparation, TrainingExamples
 from samplewise.asr.features import make_features
 from samplewise.asr.memory import LossStep, describe, measure
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadDataLog
 from samplewise.asr.recipe import Recipe, recipe_to_plain
 from samplewise.asr.results import RESULTS_FILE, command_line, commit, machine, versions
-from samplewise.asr.signals import FirstSignal
+from samplewise.asr.run_directory import SKIPPED_FILE, check_directory, check_same, find_checkpoint, keep_run, occupied
+from samplewise.asr.signals import FirstSignal, Terminated, terminated
+from samplewise.asr.start import take_weights
 from samplewise.asr.tokenizer import Tokenizer, class_counts, make_tokenizer
-from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement
-from samplewise.asr.typed import difference
+from samplewise.asr.trainer import Progress, StopOnSignal, TransducerTrainer, agreement, draw_apart
+from samplewise.asr.writing import write_json
+from samplewise.cache import expanded
 
-SKIPPED_FILE = "skipped.jsonl"
-LOCK_FILE = "train.lock"
-FREE_KEYS = ("training.keep:", "training.workers:", "decoding.")  # no influence on losses: a resumed run may change them
 STOPPING = "{}: finishing this step and saving a checkpoint; again to stop at once"
 Say = Callable[[str], None]
 
@@ -77,10 +66,22 @@ def train(recipe: Recipe, directory: Path, *, data: str | None, resume: bool, sa
     """
     main = int(os.environ.get("RANK", "0")) == 0
     if not main:
-        return go(recipe, directory, last_checkpoint(directory) if resume else None, data, resume, silent, main)
+        start = last_checkpoint(directory, thorough=True) if resume else None
+        return go(recipe, directory, start, data, resume, silent, main)
     check_directory(directory, resume)
-    with occupied(directory):
-        return go(recipe, directory, find_checkpoint(directory, resume, say), data, resume, say, main)
+    try:
+        with occupied(directory), terminated():
+            return go(recipe, directory, find_checkpoint(directory, resume, say), data, resume, say, main)
+    except KeyboardInterrupt as error:
+        say(f"interrupted. {way_on(directory)}")
+        return Outcome(None, signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
+    except WriteError as error:
+        raise WriteError(f"{error}\n{way_on(directory)}") from None
+
+
+def way_on(directory: Path) -> str:
+    with_option = " with --resume" if (directory / RUN_FILE).exists() else ""
+    return f"To go on: the same command{with_option} (run directory {directory})."
 
 
 def go(
@@ -92,24 +93,29 @@ def go(
     features = make_features(recipe.features)
     corpora = make_corpora(recipe, data, features.sample_rate, bad, say)
     origin = {**corpora.description, "processes": int(os.environ.get("WORLD_SIZE", "1"))}
-    before = load_recogniser(recipe.training.start_from) if recipe.training.start_from is not None else None
+    source = recipe.training.start_from if start is None else None  # a checkpoint needs the other run no more
+    before = load_recogniser(expanded(source)) if source is not None else None
     run = Run(recipe, find_tokenizer(recipe, corpora, before, directory if resume else None), origin)
     if main:
-        keep_or_check(run, directory, say)
+        check_same(run, directory, say)
     model, _ = run.make_model()
     if before is not None:
-        take_weights(model, before, recipe.training.start_with)
+        for line in take_weights(model, before, recipe):
+            say(line)
     if recipe.sampling is not None and recipe.sampling.negatives == "unigram":
         model.class_counts = class_counts(run.tokenizer, corpora.train.texts())
     prepare = make_preparation(run, model, features)
     valid, test = (usable(corpus, prepare, bad) for corpus in (corpora.valid, corpora.test))
     examples = TrainingExamples(corpora.train, prepare, bad)
-    trainer = TransducerTrainer(model, run, directory, Progress(), examples, valid)
+    trainer = TransducerTrainer(model, run, directory, Progress(), examples, valid, say)
+    draw_apart(recipe.seed, trainer.args.process_index)
+    if main:
+        keep_run(run, directory, say)
     say(announcement(run, model, corpora, trainer))
     stopped_by = run_trainer(trainer, start, say)
     if stopped_by:
         say(f"stopped after step {trainer.state.global_step} of {recipe.training.steps}; its checkpoint is saved.")
-        say(f"To go on: the same command with --resume (run directory {directory}).")
+        say(way_on(directory))
         return Outcome(None, stopped_by)
     results = finish(trainer, run, directory, test, bad, say) if main else None
     return Outcome(results, 0)
@@ -125,94 +131,8 @@ def find_tokenizer(recipe: Recipe, corpora: Corpora, before: Recogniser | None, 
     return make_tokenizer(recipe.tokenizer, corpora.train.texts())
 
 
-def take_weights(model: Transducer, before: Recogniser, part: str) -> None:
-    """Copy weights of a trained recogniser, all or the encoder's; raise UserError if its sizes are not this recipe's."""
-    try:
-        if part == "encoder":
-            model.encoder.load_state_dict(before.model.encoder.state_dict())
-        else:
-            model.load_state_dict(before.model.state_dict())
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1:2] or [str(error)]
-        raise UserError(
-            f"training.start_from: the model in {before.directory} is not of this recipe's sizes: {reason[0].strip()}"
-        ) from None
-
-
 def silent(line: str) -> None:
     """Say nothing: processes other than the first."""
-
-
-def check_directory(directory: Path, resume: bool) -> None:
-    """Make the run directory, if it is not one that may be used already."""
-    if directory.exists() and not directory.is_dir():
-        raise UserError(f"{directory} is a file, not a directory for a run")
-    held = sorted(path.name for path in directory.iterdir() if path.name != LOCK_FILE) if directory.is_dir() else []
-    if held and not resume:
-        raise UserError(
-            f"{directory} is not empty (it holds {', '.join(held[:4])}{', ...' if len(held) > 4 else ''}). "
-            "Go on with the run in it by --resume, or choose another directory by --output."
-        )
-    if held and not (directory / RUN_FILE).is_file():
-        raise UserError(f"nothing to resume: {directory} holds no {RUN_FILE}, so it is not a run directory")
-    directory.mkdir(parents=True, exist_ok=True)
-
-
-@contextlib.contextmanager
-def occupied(directory: Path) -> Iterator[None]:
-    """Keep other trainings out of the run directory; the lock goes with the process, however that ends."""
-    lock = FileLock(directory / LOCK_FILE, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise UserError(
-            f"another process trains in {directory}. Wait for its end or stop it, or choose another directory by --output."
-        ) from None
-    except (OSError, NotImplementedError):  # a file system without locks: go on without
-        pass
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def find_checkpoint(directory: Path, resume: bool, say: Say) -> Path | None:
-    """The checkpoint to go on from; those that were not written whole are removed."""
-    if not resume:
-        return None
-    for checkpoint in checkpoints(directory):
-        if not is_whole(checkpoint):
-            say(f"{checkpoint} was not written to its end; removed")
-            shutil.rmtree(checkpoint)
-    start = last_checkpoint(directory)
-    if start is None:
-        say(f"no checkpoint in {directory}; starting from the beginning")
-    else:
-        say(f"resuming from {start}")
-    return start
-
-
-def keep_or_check(run: Run, directory: Path, say: Say) -> None:
-    """Write down what this run is, or see that a resumed run is the same as before."""
-    if not (directory / RUN_FILE).is_file():
-        run.save(directory)
-        return
-    before = Run.load(directory)
-    changed = difference(recipe_to_plain(before.recipe), recipe_to_plain(run.recipe))
-    changed = [line for line in changed if not line.startswith(FREE_KEYS)]
-    if changed:
-        raise UserError(
-            f"the recipe differs from that of the run in {directory}:\n  " + "\n  ".join(changed) + "\n"
-            "A resumed run keeps its recipe; give the old one, or start another run with another --output."
-        )
-    changed = difference(before.data, run.data)
-    if changed and run.data.get("synthetic") and before.data.get("synthetic"):
-        say("the synthetic recordings differ from those before (another eSpeak NG?); losses will differ a little")
-    elif changed:
-        raise UserError(
-            f"the data or the processes differ from those of the run in {directory}:\n  " + "\n  ".join(changed) + "\n"
-            "Give the directory that the run was started with by --data, and start as many processes."
-        )
 
 
 def usable(corpus: Corpus | None, prepare: Preparation, bad: BadDataLog) -> EvaluationExamples | None:
@@ -247,7 +167,9 @@ def run_trainer(trainer: TransducerTrainer, start: Path | None, say: Say) -> int
         try:
             trainer.train(resume_from_checkpoint=str(start) if start is not None else None)
         except UserError as error:  # one of a data-loader worker carries that worker's traceback before its message
-            raise UserError(str(error).rpartition("UserError: ")[2]) from None
+            raise type(error)(str(error).rpartition(f"{type(error).__name__}: ")[2]) from None
+    if trainer.nonfinite.ended:
+        raise UserError(trainer.nonfinite.ended)
     finished = trainer.state.global_step >= trainer.recipe.training.steps
     return 0 if finished else stop.stopped_by
 
@@ -278,11 +200,13 @@ def finish(
         results["evaluation_seconds"] = round(evaluation.seconds, 1)
     results["memory"] = measure(loss_step(trainer, model)) if trainer.progress.largest else None
     results["skipped"] = bad.counts()
+    results["nonfinite"] = trainer.nonfinite.found
     results["data"] = run.data
     results["machine"] = machine()
     results["versions"] = versions()
     results["recipe_keys"] = recipe_to_plain(recipe)
     target = directory / RESULTS_FILE
+    results = strict_json.told(results)
     write_json(target, results)
     for line in summary(results, evaluation, bad):
         say(line)
@@ -310,15 +234,21 @@ def summary(results: dict[str, Any], evaluation: Evaluation | None, bad: BadData
     """What came out, in a few lines."""
     lines = [f"trained {results['steps']} steps in {results['training_seconds']:.0f} s"]
     for name, over in (("transducer", "transducer"), ("sampled", "transducer over sampled classes")):
-        if losses := [line[key] for line in results["training_log"] if (key := f"{name}_nats_per_label") in line]:
+        key = f"{name}_nats_per_label"
+        if losses := [line[key] for line in results["training_log"] if line.get(key) is not None]:
             lines.append(f"training loss: {losses[-1]:.4f} nats per label ({over})")
     if evaluation is not None:
-        lines.append(f"test loss: {evaluation.nats_per_label:.4f} nats per label (transducer)")
+        lines.append(f"test loss: {evaluation.loss()}")
         lines.append(f"test {evaluation.errors}")
+        lines += evaluation.notes()
     if results["memory"] is not None:
         lines.append(describe(results["memory"]))
+    if results["nonfinite"]:
+        lines.append(f"left out {len(results['nonfinite'])} steps that were not finite: nonfinite in {RESULTS_FILE} lists them")
     if report := bad.report():
         lines.append(report)
+    for name, found in results.get(strict_json.NOT_FINITE, {}).items():
+        lines.append(f"{name} is {found}, which JSON does not have: it is null in the results")
     if results["data"].get("synthetic"):
         lines.append("All of this is on SYNTHETIC SPEECH, and says nothing about people's.")
     return lines

@@ -5,7 +5,7 @@ The loop, the progress bar, checkpoints, resuming and the start of several proce
 
 from __future__ import annotations
 
-import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,25 +14,31 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import EvalLoopOutput
 
 import samplewise
+from samplewise import strict_json
 from samplewise.asr.batches import Batches
 from samplewise.asr.checkpoint import Run
-from samplewise.asr.decode import search
-from samplewise.asr.evaluate import count_errors
+from samplewise.asr.errors import WriteError
+from samplewise.asr.evaluate import evaluate
 from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
-from samplewise.asr.meters import LossReports, StepTimes, load_average, peak_bytes
+from samplewise.asr.meters import LossReports, StepFrames, StepTimes, imbalance, load_average, peak_bytes
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import UserError
+from samplewise.asr.nonfinite import Nonfinite
 from samplewise.asr.recipe import Recipe
+from samplewise.asr.run_directory import remove_old
 from samplewise.asr.signals import FirstSignal
+from samplewise.asr.writing import append_line, need, saving, write_lines
 
 INPUTS = ("features", "feature_lengths", "targets", "target_lengths")
-PADDING = -100  # what the Trainer pads predictions and labels with
 LOG_FILE = "log.jsonl"
 LOSSES = ("transducer", "sampled", "ctc")  # parts of the loss, each logged per label under its own name
+SMALL_FILES = 64 << 10  # bytes of a checkpoint beside its tensors
+RANKS = 5  # as CLASSES, for what processes other than the first draw of dropout and masks
 CLASSES = 4  # the stream of random numbers that sampled classes are drawn from, beside those of corpus.py and examples.py
 
 
@@ -53,23 +59,25 @@ class TransducerTrainer(transformers.Trainer):
         progress: Progress,
         examples: TrainingExamples,
         valid: EvaluationExamples | None,
+        say: Callable[[str], None] = print,
     ):
         self.recipe = run.recipe
+        self.directory = directory
         self.transducer = model  # `self.model` may be wrapped
         self.decode = run.tokenizer.decode
         self.progress = progress
         self.examples = examples
         self.sums: dict[str, float] = {}  # since the last line of the log
-        self.eval_sums: dict[str, float] = {}
         self.times = StepTimes()
         self.reports = LossReports()
+        self.frames = StepFrames()
+        self.nonfinite = Nonfinite(run.recipe.training, say)
         self.batch = (-1, 0)  # step, and which of its batches
         super().__init__(
             model=model,
             args=training_arguments(run.recipe, directory, evaluate=valid is not None),
             data_collator=collate,
-            compute_metrics=self.error_rate,
-            callbacks=[progress, self.times, RunFiles(run, directory)],
+            callbacks=[progress, self.times, self.nonfinite, RunFiles(run, directory)],
             train_dataset=examples,
             eval_dataset=valid,
         )
@@ -82,6 +90,7 @@ class TransducerTrainer(transformers.Trainer):
             seed=self.recipe.seed,
             steps=training.steps,
             batches=training.accumulate * self.args.world_size,
+            processes=self.args.world_size,
             size=training.batch_size,
             seconds=training.batch_seconds,
             pool=training.length_pool,
@@ -96,19 +105,17 @@ class TransducerTrainer(transformers.Trainer):
         return self.accelerator.prepare(loader)
 
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        generator = self._class_generator() if model.training and self.recipe.sampling is not None else None
+        frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
+        self.frames.add(self.state.global_step, sum(frames))
+        generator = self._class_generator() if self.recipe.sampling is not None else None
         with samplewise.observe() as seen:
             losses = model(**{name: inputs[name] for name in INPUTS}, generator=generator)
+        self._count(losses, inputs)
+        self.nonfinite.saw(float(losses["loss"].detach()), inputs["keys"])
         if not torch.isfinite(losses["loss"]):
-            raise UserError(
-                f"the loss of step {self.state.global_step + 1} is {losses['loss'].item()}; its utterances:\n  "
-                + "\n  ".join(inputs["keys"])
-            )
-        self._count(losses, inputs, self.sums if model.training else self.eval_sums)
-        if model.training:
-            self.reports.add(seen)
-            frames = [self.transducer.encoder.output_length(length) for length in inputs["feature_lengths"].tolist()]
-            self.progress.saw(frames, inputs["target_lengths"].tolist())
+            losses = {**losses, "loss": losses["loss"] * float("nan")}  # so all gradients are, in every process
+        self.reports.add(seen)
+        self.progress.saw(frames, inputs["target_lengths"].tolist())
         return (losses["loss"], losses) if return_outputs else losses["loss"]
 
     def _class_generator(self) -> torch.Generator:
@@ -119,41 +126,49 @@ class TransducerTrainer(transformers.Trainer):
         state = np.random.SeedSequence((self.recipe.seed, CLASSES, self.args.process_index, *self.batch)).generate_state(2)
         return torch.Generator().manual_seed(int(state[0]) << 32 | int(state[1]))
 
-    def _count(self, losses: dict[str, torch.Tensor], inputs: Batch, sums: dict[str, float]) -> None:
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The Trainer sums what this returns: a loss that is not finite must not take the others of its line along."""
+        loss = super().training_step(*args, **kwargs)
+        return torch.where(torch.isfinite(loss), loss, torch.zeros_like(loss))
+
+    def _count(self, losses: dict[str, torch.Tensor], inputs: Batch) -> None:
         utterances = len(inputs["keys"])
         amounts = {name: float(losses[name]) * utterances for name in LOSSES if name in losses}
         amounts["labels"] = float(inputs["target_lengths"].sum())
         if "classes" in losses:
             amounts |= {"classes": float(losses["classes"]) * utterances, "utterances": float(utterances)}
+        amounts["finite"] = 1.0
+        if not torch.isfinite(losses["loss"]):
+            amounts = dict.fromkeys(amounts, 0.0)
+        amounts["batches"] = 1.0
         for name, amount in amounts.items():
-            sums[name] = sums.get(name, 0.0) + amount
+            self.sums[name] = self.sums.get(name, 0.0) + amount
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Beside the Trainer's `loss`: its parts per label (nats), and what the losses did, over all processes; what the steps
         took."""
         if "loss" in logs and self.sums:
-            logs.update(self._per_label(self.sums, ""))
+            totals = self._totals(self.sums)
+            logs["loss"] = logs["loss"] * totals["batches"] / totals["finite"] if totals["finite"] else float("nan")
+            logs.update(per_label(totals))
             self.sums = {}
+            if self.nonfinite.steps:
+                logs["nonfinite_steps"] = self.nonfinite.steps
             logs.update(self._reported())
+            logs.update(self._balance())
             logs.update(self.times.take())
             if (peak := peak_bytes()) is not None:
                 logs["peak_bytes"] = peak
             logs["load_average"] = load_average()
-        if "eval_loss" in logs and self.eval_sums:
-            logs.update(self._per_label(self.eval_sums, "eval_"))
-            self.eval_sums = {}
         seen = self.progress.utterances * self.args.world_size
         self.state.epoch = round(seen / len(self.examples), 4)  # to the Trainer the whole run is one epoch
-        super().log(logs, start_time)
+        super().log(strict_json.told(logs), start_time)
 
-    def _per_label(self, sums: dict[str, float], prefix: str) -> dict[str, float]:
+    def _totals(self, sums: dict[str, float]) -> dict[str, float]:
+        """Over all processes."""
         names = sorted(sums)
         amounts = torch.tensor([sums[name] for name in names], dtype=torch.float64, device=self.args.device)
-        totals = dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
-        found = {f"{prefix}{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
-        if "classes" in totals:
-            found["sampled_classes"] = totals["classes"] / totals["utterances"]
-        return found
+        return dict(zip(names, self.accelerator.reduce(amounts, "sum").tolist(), strict=True))
 
     def _reported(self) -> dict[str, float]:
         """The share of nodes whose gradients were made, and the proved bound of the occupancy outside the exact nodes."""
@@ -161,34 +176,60 @@ class TransducerTrainer(transformers.Trainer):
         active, nodes, bound = self.accelerator.gather(own).unbind(1)  # (processes,) each
         return {"active_share": float(active.sum() / nodes.sum()), "bound": float(bound.max())}
 
-    def prediction_step(
-        self, model: Any, inputs: Batch, prediction_loss_only: bool, ignore_keys: Any = None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Loss, decoded labels and targets of a batch, both (B, U) padded with -100."""
-        inputs = self._prepare_inputs(inputs)
-        with torch.no_grad():
-            loss = self.compute_loss(model, inputs).detach()
-            lengths = inputs["feature_lengths"]
-            found = search(self.transducer, inputs["features"], lengths, self.recipe.decoding)
-        return loss, padded(found).to(loss.device), self._targets(inputs).to(loss.device)
+    def _balance(self) -> dict[str, float]:
+        """How far the busiest process was ahead in the steps since the last line: all others wait for it."""
+        own = torch.tensor(self.frames.take(), device=self.args.device)
+        return {"frames_imbalance": imbalance(self.accelerator.gather(own[None]))} if self.args.world_size > 1 else {}
 
-    def _targets(self, inputs: Batch) -> torch.Tensor:
-        rows = zip(inputs["targets"].tolist(), inputs["target_lengths"].tolist(), strict=True)
-        return padded([row[:length] for row, length in rows])
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """By the function that results.json and `samplewise evaluate` come from, so that all have the same numbers."""
+        valid = self.eval_dataset
+        assert isinstance(valid, EvaluationExamples)
+        share = (self.args.process_index, self.args.world_size)
+        found = evaluate(self.transducer, valid, self.decode, self.recipe.decoding, share)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.metrics().items()}
+        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(valid))
 
-    def error_rate(self, prediction: transformers.EvalPrediction) -> dict[str, float]:
-        references, hypotheses = (
-            [self.decode([i for i in row if i != PADDING]) for row in np.asarray(ids).tolist()]
-            for ids in (prediction.label_ids, prediction.predictions)
-        )
-        errors = count_errors(references, hypotheses, self.recipe.decoding.unit)
-        return {errors.name.lower(): errors.rate}
+    def _save_checkpoint(self, *args: Any) -> None:
+        """Where the disk has no room for it, say so, and leave nothing half written behind."""
+        assert self.optimizer is not None
+        checkpoint = self.directory / f"checkpoint-{self.state.global_step}"
+        needed = bytes_of(self.transducer.state_dict()) + bytes_of(self.optimizer.state_dict()) + SMALL_FILES
+        new = self.args.should_save and not checkpoint.exists()
+        try:
+            if new:
+                need(checkpoint, needed)
+            with saving(checkpoint, needed, (OSError, RuntimeError, SafetensorError)):
+                super()._save_checkpoint(*args)
+        except WriteError:
+            if new:
+                shutil.rmtree(checkpoint, ignore_errors=True)
+            raise
 
 
-def padded(rows: list[list[int]]) -> torch.Tensor:
-    """Rows of class indices as one tensor (B, U), at least one column wide."""
-    width = max(1, *(len(row) for row in rows))
-    return torch.tensor([row + [PADDING] * (width - len(row)) for row in rows])
+def per_label(totals: dict[str, float]) -> dict[str, float]:
+    """The parts of the loss in nats per label, and the mean number of sampled classes; none if no batch was finite."""
+    if not totals["labels"]:
+        return {}
+    found = {f"{name}_nats_per_label": totals[name] / totals["labels"] for name in LOSSES if name in totals}
+    if "classes" in totals:
+        found["sampled_classes"] = totals["classes"] / totals["utterances"]
+    return found
+
+
+def bytes_of(values: Any) -> int:
+    """Of the tensors in nested dictionaries and lists."""
+    if isinstance(values, torch.Tensor):
+        return values.numel() * values.element_size()
+    inner = values.values() if isinstance(values, dict) else values if isinstance(values, (list, tuple)) else ()
+    return sum(bytes_of(value) for value in inner)
 
 
 def training_arguments(recipe: Recipe, directory: Path, *, evaluate: bool) -> transformers.TrainingArguments:
@@ -213,7 +254,6 @@ def training_arguments(recipe: Recipe, directory: Path, *, evaluate: bool) -> tr
         eval_steps=training.evaluate_every or None,
         save_strategy="steps",
         save_steps=training.save_every,
-        save_total_limit=training.keep,
         dataloader_num_workers=training.workers,
         dataloader_pin_memory=torch.cuda.is_available(),
         remove_unused_columns=False,
@@ -278,17 +318,16 @@ class RunFiles(transformers.TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:  # a resumed run takes back the lines written after its checkpoint
-            lines = "".join(json.dumps(line) + "\n" for line in state.log_history)
-            (self.directory / LOG_FILE).write_text(lines, encoding="utf-8")
+            write_lines(self.directory / LOG_FILE, state.log_history)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            with (self.directory / LOG_FILE).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(state.log_history[-1]) + "\n")
+            append_line(self.directory / LOG_FILE, state.log_history[-1])
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             self.run.save(self.directory / f"checkpoint-{state.global_step}")
+            remove_old(self.directory, self.run.recipe.training.keep)
 
 
 class StopOnSignal(transformers.TrainerCallback):
@@ -308,6 +347,13 @@ class StopOnSignal(transformers.TrainerCallback):
         self.stopped_by = self.agree(self.caught.received)
         if self.stopped_by:
             control.should_save = control.should_log = control.should_training_stop = True
+
+
+def draw_apart(seed: int, process: int) -> None:
+    """Give a process random numbers of its own: with equal ones all would drop and mask the same. The first keeps those that it
+    has alone; a resumed process takes up its own from the checkpoint."""
+    if process:
+        transformers.set_seed(int(np.random.SeedSequence((seed, RANKS, process)).generate_state(1)[0]))
 
 
 def agreement(world_size: int, device: torch.device) -> Callable[[int], int]:

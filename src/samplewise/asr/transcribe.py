@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -10,32 +10,43 @@ import torch
 from samplewise.asr.audio import read_audio
 from samplewise.asr.checkpoint import Recogniser
 from samplewise.asr.decode import search
-from samplewise.asr.problems import BadData, BadDataError
+from samplewise.asr.examples import usable_features
+from samplewise.asr.problems import BadData, BadDataError, named
+from samplewise.asr.scoring import silent
+
+Say = Callable[[str], None]
 
 
 def transcribe(
-    recogniser: Recogniser, paths: Sequence[str | Path], beam: int | None = None
+    recogniser: Recogniser, paths: Sequence[str | Path], beam: int | None = None, say: Say = silent
 ) -> Iterator[tuple[str, str | BadData]]:
     """Each path with its text, or with what is wrong with it. Files are decoded one at a time, as they come; with `beam`
-    not by the recipe's."""
+    not by the recipe's. `say` takes what has to be said beside a text."""
     for path in paths:
+        found: str | BadData
         try:
-            yield str(path), transcribe_file(recogniser, path, beam)
+            with named(str(path), "cannot be transcribed"):  # too little memory for a very long one, say
+                found = transcribe_file(recogniser, path, beam, say)
         except BadDataError as error:
-            yield str(path), error.problem
+            found = error.problem
+        yield str(path), found
 
 
-def transcribe_file(recogniser: Recogniser, path: str | Path, beam: int | None = None) -> str:
+def transcribe_file(recogniser: Recogniser, path: str | Path, beam: int | None = None, say: Say = silent) -> str:
     """The text of one recording of any sampling rate and number of channels.
 
     Raises:
-        BadDataError: it cannot be read, is silent, or is shorter than one encoder frame.
+        BadDataError: it cannot be read, is silent, not finite, or shorter than one encoder frame.
     """
     samples = read_audio(path, recogniser.features.sample_rate)
-    features = recogniser.features(samples)  # (F, M)
+    features = usable_features(recogniser.features, samples, str(path))  # (F, M)
     if recogniser.model.encoder.output_length(len(features)) < 1:
         raise BadDataError(str(path), "too few frames", f"{len(samples) / recogniser.features.sample_rate:.3f} s")
     device = next(recogniser.model.parameters()).device
     lengths = torch.tensor([len(features)], device=device)
-    found = search(recogniser.model, features.unsqueeze(0).to(device), lengths, recogniser.decoding(beam))
+    options = recogniser.decoding(beam)
+    found = search(recogniser.model, features.unsqueeze(0).to(device), lengths, options)
+    if capped := found.capped[0]:
+        bound = f"decoding.max_symbols={options.max_symbols} labels were emitted in {capped} encoder frames"
+        say(f"{path}: {bound}: more may have been said there")
     return recogniser.run.tokenizer.decode(found[0])

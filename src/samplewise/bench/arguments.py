@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from samplewise import extras
 from samplewise.bench.cases import SUITES
 
-NEEDS_EXTRA = "the benchmark needs its extra: pip install 'samplewise[bench]' ({error})"
 EXAMPLES = """\
 examples:
   samplewise bench run --suite quick --output quick.jsonl
@@ -107,5 +107,8 @@ def run_bench(arguments: argparse.Namespace) -> int:
     except BenchError as error:
         print(f"samplewise: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
-        print(f"samplewise: {NEEDS_EXTRA.format(error=error)}", file=sys.stderr)
+        print(
+            f"samplewise: {extras.advice(['bench', 'train'] if arguments.action == 'export' else ['bench'], error)}",
+            file=sys.stderr,
+        )
     return 1

@@ -178,7 +178,7 @@ def install(arguments: argparse.Namespace) -> int:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    from samplewise.asr.problems import UserError
+    from samplewise.asr.errors import UserError
     from samplewise.bench.export import export_run
 
     try:

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from samplewise.asr.writing import saving
 from samplewise.bench.errors import BenchError
 from samplewise.bench.machine import version_of
 from samplewise.bench.names import Method
 from samplewise.bench.peers.registry import BY_METHOD, PEERS, Peer
+from samplewise.cache import cache_directory
 
 PYBIND11 = "pybind11==2.13.6"
 CXX_STANDARD = 20  # that of torch's headers; the peers' own build files ask for less
@@ -29,12 +31,6 @@ class Place(NamedTuple):
 
     python: str
     versions: dict[str, str]
-
-
-def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/samplewise`, or `~/.cache/samplewise`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "samplewise"
 
 
 def environment_of(peer: Peer) -> Path:
@@ -95,9 +91,10 @@ def install(name: str, path: str | None, say: Callable[[str], None]) -> None:
         if shutil.which(tool) is None:
             raise BenchError(f"{name} is built from source, and there is no {tool} here")
     directory = environment_of(peer)
-    create(directory, path)
-    if path is None:
-        pip(directory, peer, say)
+    with saving(directory):
+        create(directory, path)
+        if path is None:
+            pip(directory, peer, say)
     locate.cache_clear()
     found = locate(peer)
     if isinstance(found, str):

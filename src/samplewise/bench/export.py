@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,10 +13,12 @@ import torch
 from samplewise.asr.checkpoint import WEIGHTS, Recogniser, checkpoints, is_whole, load_recogniser, step_of
 from samplewise.asr.corpora import make_corpora
 from samplewise.asr.corpus import Corpus
+from samplewise.asr.errors import UserError
 from samplewise.asr.examples import EvaluationExamples, Example
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadDataLog
 from samplewise.asr.scoring import silent
 from samplewise.asr.tokenizer import OutOfVocabularyError, Tokenizer
+from samplewise.asr.writing import make_directory, write_bytes
 
 
 def export_run(run: Path, directory: Path, data: str | None, labels: int, utterances: int) -> Iterator[Path]:
@@ -42,9 +45,11 @@ def export_run(run: Path, directory: Path, data: str | None, labels: int, uttera
         if recipe.joiner.activation != "tanh":
             raise UserError(f"{checkpoint}: the suite is of joints with tanh, this one has {recipe.joiner.activation}")
         corpus = corpus or corpus_of(recogniser, data)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         path = directory / f"{recipe.name}_step{step_of(checkpoint)}.npz"
-        np.savez_compressed(path, **arrays_of(recogniser, corpus, labels, utterances))  # type: ignore[arg-type]
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **arrays_of(recogniser, corpus, labels, utterances))  # type: ignore[arg-type]
+        write_bytes(path, packed.getbuffer())
         yield path
 
 
@@ -63,7 +68,9 @@ def arrays_of(recogniser: Recogniser, corpus: Corpus, labels: int, utterances: i
     examples = EvaluationExamples(corpus, recogniser.preparation(), bad).examples
     device = next(model.parameters()).device
     arrays = {"weight": half(model.joiner.output.weight), "bias": model.joiner.output.bias.float().cpu().numpy()}
-    joined = joined_examples([example for example in examples if example.known], recogniser.run.tokenizer, labels)
+    joined = joined_examples(
+        [example for example in examples if example.without_loss is None], recogniser.run.tokenizer, labels
+    )
     for i, (features, targets) in enumerate(islice(joined, utterances)):
         encoder_out, _ = model.encoder(features[None].to(device), torch.tensor([len(features)], device=device))  # (1, T, E)
         predictor_out = model.predictor(targets[None].to(device))  # (1, U+1, P)

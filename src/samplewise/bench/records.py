@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from samplewise import strict_json
+from samplewise.asr.writing import append_line, make_directory, read_json_lines
 from samplewise.bench.errors import BenchError
 
 Row = dict[str, Any]
@@ -19,38 +20,30 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
     rows = []
     for path in paths:
         try:
-            lines = path.read_text().splitlines()
+            found = list(read_json_lines(path))
         except OSError as error:
             raise BenchError(f"{path}: {error.strerror}") from error
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError:
-                if number == len(lines):  # a run that was killed while it wrote
-                    continue
-                raise BenchError(f"{path}, line {number}: not JSON") from None
+        except ValueError as error:
+            raise BenchError(f"{path}, {error}") from None
+        for number, row in enumerate(found, 1):
             if not isinstance(row, dict) or row.get("schema") != SCHEMA:
-                raise BenchError(f"{path}, line {number}: not a measurement of `samplewise bench run`")
-            rows.append(row)
+                raise BenchError(f"{path}, row {number}: not a measurement of `samplewise bench run`")
+        rows += found
     return rows
 
 
 def append_row(path: Path, row: Row) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        file.seek(0, os.SEEK_END)
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # cut short by a kill
-                file.write(b"\n")
-        file.write((json.dumps(row) + "\n").encode())
+    make_directory(path.parent)
+    append_line(path, strict_json.told(row))
 
 
 def key_of(row: Row) -> str:
     """What makes a measurement the same one: code, workload, method, threads and budget."""
-    return json.dumps([row["commit"], row["case"], row["sizes"], row["method"], row["threads"], row["budget"]], sort_keys=True)
+    return json.dumps(
+        [row["commit"], row["case"], row["sizes"], row["method"], row["threads"], row["budget"]],
+        sort_keys=True,
+        allow_nan=False,
+    )
 
 
 def done_keys(rows: Iterable[Row], accept_busy: bool) -> set[str]:

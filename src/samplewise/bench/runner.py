@@ -14,11 +14,12 @@ from typing import Any
 
 from samplewise.bench import machine
 from samplewise.bench.cases import Case
-from samplewise.bench.environments import Place, cache_directory, here, place_of
+from samplewise.bench.environments import Place, here, place_of
 from samplewise.bench.figures import pairwise, summary
 from samplewise.bench.names import YARDSTICK, Method
 from samplewise.bench.protocol import WorkerError, WorkerProcess, worker_environment
 from samplewise.bench.records import SCHEMA, Row
+from samplewise.cache import cache_directory
 
 CHECK_WHOLE = 5 * 10**11  # multiply-adds of one output layer up to which a case is checked as it is
 CHECK_REDUCED = 2 * 10**9  # and what larger ones are cut down to
@@ -130,7 +131,7 @@ class CaseRun:
 
     def truth(self, case: Case) -> Path:
         """The file of the case's loss and gradients in float64, made once a run."""
-        digest = hashlib.sha256(json.dumps(case.sizes(), sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(case.sizes(), sort_keys=True, allow_nan=False).encode()).hexdigest()
         path = self.scratch / f"{digest[:16]}.pt"
         if not path.exists():
             self.say(f"{self.case.name}: truth in float64")

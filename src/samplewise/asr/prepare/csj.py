@@ -12,8 +12,8 @@ from pathlib import Path
 
 from lhotse.recipes.csj import concat_csj_supervisions, prepare_manifests
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.prepare.manifests import Line, Sets, listing, wrong_layout
-from samplewise.asr.problems import UserError
 
 GAP, LONGEST = 0.5, 10.0  # seconds
 PRESENTATION = "A"  # first letter of the names of academic presentations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.manifest_lines import numbered_lines, values_of
+from samplewise.asr.problems import BadDataError
 
 Line = dict[str, Any]  # of a manifest: id, audio, text, duration, speaker, split; start where an utterance is a piece of a file
 
@@ -64,16 +65,12 @@ class Sets:
         return sorted(lines, key=lambda line: line["id"])
 
 
-def write_lines(path: Path, lines: Iterable[Line]) -> None:
-    """Write a manifest whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    partial.replace(path)
-
-
 def read_lines(path: Path) -> list[Line]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    """The lines of a manifest that was written here; UserError if it has been damaged since."""
+    try:
+        return [values_of(line, f"{path}:{number}") for number, line in numbered_lines(path)]
+    except BadDataError as error:
+        raise UserError(f"{error}; remove the file, and prepare the part again") from None
 
 
 def wrong_layout(root: Path, found: str, expected: str, hint: str = "") -> UserError:

@@ -6,10 +6,13 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from samplewise.asr.checkpoint import read_json, write_json
-from samplewise.asr.prepare.manifests import CorpusFiles, Line, read_lines, write_lines
-from samplewise.asr.problems import UserError
+from samplewise.asr.checkpoint import read_json
+from samplewise.asr.errors import UserError
+from samplewise.asr.prepare.manifests import CorpusFiles, Line, read_lines
+from samplewise.asr.problems import BadDataError, BadDataLog, named
+from samplewise.asr.texts import clean
 from samplewise.asr.typed import suggest
+from samplewise.asr.writing import make_directory, write_json, write_lines
 
 CORPORA = {  # module and class of each
     "librispeech": ("librispeech", "LibriSpeech"),
@@ -52,11 +55,14 @@ def prepare(
         if manifest(target, part).is_file():
             say(f"{part}: kept, {manifest(target, part)} is there already; remove it to prepare the part again")
     todo = [part for part in wanted if not manifest(target, part).is_file()]
-    for part, lines in read_parts(files, todo, jobs):
+    bad = BadDataLog()
+    for part, lines in read_parts(files, todo, jobs, bad):
         write_lines(manifest(target, part), lines)
         say(f"{part}: {described(lines)}{shortfall(files, part, lines)}")
     for name, members in files.unions.items():
         join(target, name, members, anew=bool(set(todo) & set(members)), say=say)
+    if report := bad.report():
+        say(report)
     say(f"manifests: {target}")
     say(f"next: samplewise train {files.recipes[0]} --data {target}")
 
@@ -74,20 +80,21 @@ def open_corpus(corpus: str, source: Path) -> CorpusFiles:
         raise UserError(NEEDS_LHOTSE.format(error=error)) from None
 
 
-def read_parts(files: CorpusFiles, parts: Sequence[str], jobs: int) -> Iterator[tuple[str, list[Line]]]:
-    """`files.lines`, with errors that name the corpus, and without empty parts."""
+def read_parts(files: CorpusFiles, parts: Sequence[str], jobs: int, bad: BadDataLog) -> Iterator[tuple[str, list[Line]]]:
+    """`files.lines` without those whose recording cannot be read, which go to `bad`; errors name the corpus."""
     if not parts:
         return
+    recordings = importlib.import_module("samplewise.asr.prepare.recordings")
     try:
-        for part, lines in files.lines(parts, jobs):
-            if not lines:
-                raise UserError(f"{files.root}: not one utterance of {part} has both a transcript and a recording")
-            yield part, lines
-    except UserError:
-        raise
-    except Exception as error:  # lhotse raises whatever its parsers stumble over
-        reason = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise UserError(f"{files.root}: a transcript or a recording of {', '.join(parts)} cannot be read ({reason})") from error
+        reason = f"a transcript or a recording of {', '.join(parts)} cannot be read"
+        with named(str(files.root), reason), recordings.unreadable_noted(bad) as unreadable:
+            for part, lines in files.lines(parts, jobs):
+                readable = [line for line in lines if line["audio"] not in unreadable]
+                if not readable:
+                    raise UserError(f"{files.root}: not one utterance of {part} has both a transcript and a recording")
+                yield part, readable
+    except BadDataError as error:  # lhotse raises whatever its parsers stumble over
+        raise UserError(str(error)) from error
 
 
 def manifest(target: Path, part: str) -> Path:
@@ -98,7 +105,7 @@ def keep_note(target: Path, corpus: str, root: Path) -> None:
     """Write down what is prepared here, or see that it is the same as before."""
     if target.exists() and not target.is_dir():
         raise UserError(f"{target} is a file, not a directory for manifests")
-    target.mkdir(parents=True, exist_ok=True)
+    make_directory(target)
     values = {"corpus": corpus, "from": str(root.resolve())}
     if not (target / NOTE).is_file():
         write_json(target / NOTE, values)
@@ -111,7 +118,7 @@ def keep_note(target: Path, corpus: str, root: Path) -> None:
 
 def described(lines: Sequence[Line]) -> str:
     hours = sum(line["duration"] for line in lines) / 3600
-    characters = len({character for line in lines for character in line["text"]} - {" "})
+    characters = len({character for line in lines for character in clean(line["text"])} - {" "})
     return f"{len(lines)} utterances, {hours:.2f} h, {len(speakers(lines))} speakers, {characters} different characters"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
+
+from samplewise.asr.spoken.needs import VOICES, lacking
 
 EXAMPLES = """\
 What has to be there: Debian's flite and bible-kjv (apt-get install flite bible-kjv), and pip install 'samplewise[speech]'.
@@ -33,15 +34,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
-    from samplewise.asr.sources import cache_directory
+    from samplewise.asr.errors import UserError
+
+    chosen = tuple(arguments.voices or VOICES)
+    if lines := lacking(chosen, arguments.texts):
+        raise UserError(
+            "what is not installed here, and is needed:\n  " + "\n  ".join(lines) + "\n"
+            "Other voices are chosen by --voices, other texts than those of `bible` given by --texts."
+        )
     from samplewise.asr.spoken.synthesise import Options, synthesise
     from samplewise.asr.spoken.texts import sentences
     from samplewise.asr.spoken.voices import find_voices
+    from samplewise.cache import cache_directory, expanded
 
-    chosen = tuple(arguments.voices) if arguments.voices else Options.voices
     options = Options(hours=arguments.hours, test=arguments.test, seed=arguments.seed, voices=chosen)
     voices = find_voices(options.voices, options.sample_rate)
-    target = Path(arguments.to) if arguments.to else cache_directory() / "spoken"
+    target = expanded(arguments.to) if arguments.to else cache_directory() / "spoken"
     synthesise(sentences(arguments.texts), voices, target, options, jobs=arguments.jobs, say=say)
     say(f"next: samplewise train recipes/bible.yaml --data {target}")
     return 0

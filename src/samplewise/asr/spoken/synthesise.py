@@ -6,6 +6,7 @@ stopped goes on.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +20,14 @@ import soundfile
 from rich.console import Console
 from rich.progress import Progress
 
-from samplewise.asr.checkpoint import read_json, write_json
-from samplewise.asr.problems import UserError
+from samplewise import strict_json
+from samplewise.asr.checkpoint import read_json
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog, named
+from samplewise.asr.spoken.needs import VOICES
 from samplewise.asr.spoken.texts import phrases, transcript, without
 from samplewise.asr.spoken.voices import Speak
+from samplewise.asr.writing import make_directory, write_bytes, write_json, write_lines
 
 PARTS = ("test", "valid", "train")  # also the streams of random numbers
 NOTE = "synthesised.json"  # in the target: what it was made by
@@ -44,7 +49,7 @@ class Options:
     """
 
     hours: float = 3.0
-    voices: tuple[str, ...] = ("slt", "joe", "rms", "awb", "kal16")
+    voices: tuple[str, ...] = VOICES
     words: tuple[int, int] = (5, 12)
     speed: tuple[float, float] = (0.9, 1.2)
     pitch: tuple[float, float] = (0.92, 1.08)
@@ -112,24 +117,33 @@ def synthesise(
     """
     keep_note(target, options)
     readings = plan(sentences, options)
+    bad = BadDataLog()
     for part in PARTS:
         hours = options.hours if part == "train" else None
-        lines = list(read_part(readings[part], voices, target, options, hours, jobs))
+        lines = list(read_part(readings[part], voices, target, options, hours, jobs, bad))
         total = sum(line["duration"] for line in lines) / 3600
         if hours is not None and total < hours:
             raise UserError(f"the texts give {total:.2f} hours of speech to train on, {hours:g} are wanted; give more --texts")
         write_lines(target / f"{part}.jsonl", lines)
         say(f"{part}: {len(lines)} utterances, {total:.2f} h, {len({w for line in lines for w in line['text'].split()})} words")
+    if report := bad.report():
+        say(report)
     say(f"SYNTHETIC SPEECH in {target}: error rates on it say nothing about people's.")
 
 
 def read_part(
-    readings: Sequence[Reading], voices: Mapping[str, Speak], target: Path, options: Options, hours: float | None, jobs: int
+    readings: Sequence[Reading],
+    voices: Mapping[str, Speak],
+    target: Path,
+    options: Options,
+    hours: float | None,
+    jobs: int,
+    bad: BadDataLog,
 ) -> Iterator[dict[str, Any]]:
-    """The manifest lines of a part, as many as its hours take; what has no file yet is read aloud."""
+    """The manifest lines of a part, as many as its hours take; what has no file yet is read aloud, or goes to `bad`."""
     done = 0.0
     part = readings[0].part if readings else ""
-    (target / part).mkdir(parents=True, exist_ok=True)
+    make_directory(target / part)
     console = Console(stderr=True)
     with ThreadPoolExecutor(jobs) as pool, Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         total = 3600 * hours if hours is not None else len(readings)
@@ -137,6 +151,9 @@ def read_part(
         for first in range(0, len(readings), BLOCK):
             block = readings[first : first + BLOCK]
             for reading, seconds in zip(block, pool.map(lambda one: read(one, voices, target, options), block), strict=True):
+                if isinstance(seconds, BadData):
+                    bad.add(seconds)
+                    continue
                 done += seconds
                 bar.update(task, completed=done if hours is not None else reading.index)
                 yield line(reading, seconds)
@@ -144,15 +161,27 @@ def read_part(
                 return
 
 
-def read(reading: Reading, voices: Mapping[str, Speak], target: Path, options: Options) -> float:
-    """Make the file of an utterance unless it is there; its seconds."""
+def read(reading: Reading, voices: Mapping[str, Speak], target: Path, options: Options) -> float | BadData:
+    """Make the file of an utterance unless a whole one is there; its seconds, or why it cannot be spoken."""
     path = target / reading.path
-    if not path.is_file():
+    try:
+        return seconds_in(path)
+    except BadDataError:
+        pass
+    try:
         samples = voices[reading.voice](reading.phrase, reading.speed, reading.pitch)
-        partial = path.with_name(path.name + ".partial")
-        soundfile.write(partial, np.clip(samples, -1, 1), options.sample_rate, format="FLAC", subtype="PCM_16")
-        partial.replace(path)
-    return soundfile.info(path).frames / options.sample_rate
+    except BadDataError as error:
+        return BadData(f"{reading.path}: {reading.phrase!r}", error.problem.reason, error.problem.detail)
+    encoded = io.BytesIO()  # libsndfile does not tell of a full disk
+    soundfile.write(encoded, np.clip(samples, -1, 1), options.sample_rate, format="FLAC", subtype="PCM_16")
+    write_bytes(path, encoded.getbuffer())
+    return seconds_in(path)
+
+
+def seconds_in(path: Path) -> float:
+    """Length of a file (s); BadDataError if it is not there, or not sound."""
+    with named(str(path)):
+        return soundfile.info(path).duration
 
 
 def line(reading: Reading, seconds: float) -> dict[str, Any]:
@@ -170,7 +199,7 @@ def line(reading: Reading, seconds: float) -> dict[str, Any]:
 
 def keep_note(target: Path, options: Options) -> None:
     """Write down what is made here, or see that it is the same as before; only the hours may change."""
-    values = json.loads(json.dumps(asdict(options)))
+    values = json.loads(strict_json.text(asdict(options)))
     if target.exists() and not target.is_dir():
         raise UserError(f"{target} is a file, not a directory for recordings")
     if (target / NOTE).is_file():
@@ -181,12 +210,5 @@ def keep_note(target: Path, options: Options) -> None:
             raise UserError(f"{target} holds speech made otherwise ({lines}); choose another directory by --to")
     elif target.is_dir() and os.listdir(target):
         raise UserError(f"{target} is not empty, and what is in it was not made by this command; choose another by --to")
-    target.mkdir(parents=True, exist_ok=True)
+    make_directory(target)
     write_json(target / NOTE, values)
-
-
-def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Write a manifest whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
-    partial.replace(path)

@@ -8,7 +8,9 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.texts import clean
+from samplewise.asr.texts import words as words_of
 
 WHOLE = "gen1:1-rev22:21"
 COLUMNS = 4000  # longer than any verse
@@ -23,7 +25,7 @@ def sentences(path: str | None = None) -> list[str]:
     """
     if path is not None:
         try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read the texts in {path}: {error}") from None
         found = [line.strip() for line in lines if line.strip()]
@@ -60,13 +62,13 @@ def phrases(sentence: str, words: tuple[int, int]) -> list[str]:
 
 
 def transcript(phrase: str) -> str:
-    """Lower-case words of letters and apostrophes."""
-    return " ".join(re.sub(r"[^a-z' ]", " ", phrase.lower().replace("’", "'")).split())
+    """Lower-case words of letters, digits and apostrophes, see `samplewise.asr.texts.words`."""
+    return words_of(clean(phrase))
 
 
 def without(phrases: Iterable[str], others: Sequence[str]) -> list[str]:
-    """The phrases that are neither said twice nor among the others."""
-    seen = {transcript(phrase) for phrase in others}
+    """The phrases of words that are neither said twice nor among the others."""
+    seen = {"", *map(transcript, others)}
     found = []
     for phrase in phrases:
         if (words := transcript(phrase)) not in seen:

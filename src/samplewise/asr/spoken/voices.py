@@ -14,10 +14,10 @@ import numpy as np
 import soxr
 
 from samplewise.asr.audio import read_audio
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadDataError
+from samplewise.asr.spoken.needs import FLITE, PIPER
 
-FLITE = ("slt", "rms", "awb", "kal16")
-PIPER = ("joe",)
 MEAN_PITCH = {"slt": 170.0, "rms": 105.0, "awb": 130.0, "kal16": 105.0}  # Hz
 
 Speak = Callable[[str, float, float], np.ndarray]  # text, speed, pitch factor -> samples at the wanted sampling rate
@@ -66,7 +66,7 @@ class Piper:
         settings = self.piper.SynthesisConfig(length_scale=pitch / speed, noise_scale=0.0, noise_w_scale=0.0)
         chunks = list(self.voice.synthesize(text, settings))
         if not chunks:
-            raise UserError(f"Piper gave no samples for {text!r}")
+            raise BadDataError(repr(text), "no speech from Piper")
         samples = np.concatenate([chunk.audio_float_array for chunk in chunks])
         return soxr.resample(samples, chunks[0].sample_rate * pitch, self.sample_rate).astype(np.float32)
 

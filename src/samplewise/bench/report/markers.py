@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from samplewise.asr.writing import write_text
 from samplewise.bench.errors import BenchError
 
 MARKER = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
@@ -27,5 +28,5 @@ def insert(path: Path, tables: Mapping[str, str]) -> list[str]:
 
     filled = MARKER.sub(fill, text)
     if filled != text:
-        path.write_text(filled)
+        write_text(path, filled)
     return missing

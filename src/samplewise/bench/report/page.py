@@ -7,6 +7,8 @@ import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from samplewise.asr.writing import write_text
+
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
@@ -22,11 +24,12 @@ def write_page(path: Path, titles: Mapping[str, str], tables: Mapping[str, str],
     pictures = [
         f'<img alt="{plot.stem}" src="data:image/png;base64,{base64.b64encode(plot.read_bytes()).decode()}">' for plot in plots
     ]
-    path.write_text(
+    write_text(
+        path,
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
         f"<title>samplewise bench</title><style>{STYLE}</style></head><body>\n<h1>samplewise bench</h1>\n"
         + "\n".join([*pictures, *parts])
-        + "\n</body></html>\n"
+        + "\n</body></html>\n",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from samplewise.asr.writing import write_bytes
 from samplewise.bench.cases import AXES, AXES_BASE, Case, suite
 from samplewise.bench.errors import BenchError
 from samplewise.bench.joints import joints
@@ -177,6 +179,8 @@ def below(figure: Figure, axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path, dpi=130)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=130)
+    write_bytes(path, drawn.getbuffer())
     plt.close(figure)
     return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from samplewise.asr.writing import make_directory, write_text
 from samplewise.bench.errors import BenchError
 from samplewise.bench.records import Row
 from samplewise.bench.report.markers import insert
@@ -26,13 +27,13 @@ def write_report(rows: Iterable[Row], directory: Path, fill: Sequence[Path]) -> 
     results = Results(rows)
     if not results.rows:
         raise BenchError("there is no measurement in these files")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     made = all_tables(results)
     tables = {name: made[name] for name in (*TITLES, *results.cases) if name in made}
     plots = all_plots(results, directory)
     text = directory / "tables.md"
     sections = [f"## {TITLES.get(name, name)}\n\n{table}\n" for name, table in tables.items()]
-    text.write_text("# Measurements\n\nMade by `samplewise bench report`; not to be edited.\n\n" + "\n".join(sections))
+    write_text(text, "# Measurements\n\nMade by `samplewise bench report`; not to be edited.\n\n" + "\n".join(sections))
     page = directory / "index.html"
     write_page(page, TITLES, tables, plots)
     for path in fill:
