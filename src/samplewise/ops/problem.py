@@ -13,7 +13,7 @@ from samplewise.checks import Lengths
 from samplewise.kernels.backend import exponentials_of
 from samplewise.kernels.layout import packed_table
 
-SUREST = 1 / 16  # nats a frame or label: measured, see docs/methods.md
+SUREST = 1 / 64  # nats a frame or label: measured, see docs/methods.md
 ENCODER, PREDICTOR, WEIGHT, BIAS = 1, 2, 4, 8  # which gradients are wanted, as bits
 
 
