@@ -23,6 +23,12 @@ METHODS = ("auto", "batched", "samplewise", "tiled", "guided")
 REDUCTIONS = ("none", "sum", "mean", "mean_volume", "mean_target")
 NONFINITE = ("keep", "zero", "raise")
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+FUNCTORCH = getattr(torch._C, "_functorch", None)  # private: a PyTorch without these functions is asked nothing
+
+
+def _asked(name: str, tensor: Tensor) -> bool:
+    function = getattr(FUNCTORCH, name, None)
+    return function is not None and bool(function(tensor))
 
 
 class Lengths(NamedTuple):
@@ -53,7 +59,12 @@ def check_tensors(**tensors: object) -> None:
 
 
 def _is_transformed(tensor: Tensor) -> bool:
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor) or forward_ad.unpack_dual(tensor).tangent is not None
+    return _asked("is_functorch_wrapped_tensor", tensor) or forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def is_batch_of_upstreams(tensor: Tensor) -> bool:
+    """Whether it stands for several tensors, as `is_grads_batched` makes them."""
+    return _asked("is_legacy_batchedtensor", tensor)
 
 
 def _a(value: object) -> str:

@@ -44,7 +44,7 @@ def transducer_loss(
             64 MiB on a CPU, or what the largest utterance needs.
         tolerance: share of each utterance's occupancy that the gradients may leave out; the default is the machine epsilon of
             the dtype of the matrix products (a sixteenth of it in half precision), 0.0 leaves out nothing. Of sure models, with
-            less than one nat a frame or label, less is left out, down to a sixteenth (docs/methods.md).
+            less than one nat a frame or label, less is left out, down to a 64th (docs/methods.md).
         vocabulary: the classes of a sampled softmax, from `sample_vocabulary`; targets and blank stay those of all V classes.
             The loss is then an approximation, over these classes alone, and gradients reach only their rows of weight and bias.
         fastemit_lambda: weight of FastEmit, 0 or more, which makes streaming models emit labels earlier: what the gradients

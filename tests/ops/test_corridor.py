@@ -1,5 +1,6 @@
 """The corridor: the nodes that it holds, what left it, and that losses and gradients are those of all nodes."""
 
+import contextlib
 import math
 
 import pytest
@@ -136,6 +137,25 @@ def test_what_left_is_no_less_than_what_the_paths_outside_have(level, everywhere
         assert (outside <= swept.found.left * (1 + 1e-9) + 1e-12 * (-everything).exp()).all()
 
 
+@pytest.mark.parametrize("labels", [14, 15, 30, 31, 32, 47, 62, 63, 95])
+@pytest.mark.parametrize("level", [0.0, 1e-12])
+def test_where_the_last_label_ends_a_panel(labels, level, everywhere):
+    """Nothing is read or written beyond it."""
+    swept = Swept(confident((40, 9), (labels, 3), 30, dtype=torch.float64), "tanh", level)
+    rows, left = swept.by_hand(level, False)
+    assert swept.found.rows[:, 1:].tolist() == [list(row) for row in rows]
+    torch.testing.assert_close(swept.found.left, torch.tensor(left, dtype=torch.float64), rtol=1e-9, atol=1e-300)
+
+
+def test_parts_of_a_sweep_are_in_order_and_full():
+    stretches = [(g, t, t + 4) for g, count in enumerate((5, 0, 17, 1)) for t in range(0, 4 * count, 4)]
+    parts = corridor.in_turns(stretches, 4, 6)
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(stretches)))
+    assert max(map(len, parts)) <= 6 and len(parts) == 5, "the places of utterances that have ended go to the others"
+    for g in range(4):
+        assert (found := [stretches[i][1] for part in parts for i in part if stretches[i][0] == g]) == sorted(found)
+
+
 def test_known_emissions_are_taken(everywhere):
     problem = confident((70,), (50,), 30, dtype=torch.float64)
     first = Swept(problem, "tanh", NARROWEST, relative=True)
@@ -186,12 +206,22 @@ def test_a_corridor_that_turns_out_too_wide_gives_way(monkeypatch):
         assert seen.groups[0].method == "guided" and seen.groups[0].visited_nodes == seen.groups[0].nodes, name
 
 
-def test_an_utterance_that_is_not_finite_is_said_by_its_exact_emissions():
+@pytest.mark.parametrize("node", [(417, 259), (10, 250), (200, 120), (0, 0)])
+@pytest.mark.parametrize("force", [False, True])
+def test_one_node_that_is_no_number_is_one_too_many(node, force):
+    """Infinities that cancel at one node alone, whether the corridor would visit it or not: as with every other method."""
     problem = confident()
-    problem.encoder_out[1, 7] = torch.nan
-    with insisting(corridors=True):
-        value, _ = ours(problem, method="guided", reduction="none", wanted=())
-    assert value[1].isnan() and value[0].isfinite()
+    problem = problem.replace(
+        encoder_out=torch.nn.functional.pad(problem.encoder_out, (0, 1)),
+        predictor_out=torch.nn.functional.pad(problem.predictor_out, (0, 1)),
+        weight=torch.nn.functional.pad(problem.weight, (0, 1)),
+    )
+    problem.encoder_out[0, node[0], -1], problem.predictor_out[0, node[1], -1] = math.inf, -math.inf
+    right, _ = ours(problem, method="tiled", reduction="none", wanted=())
+    with insisting(corridors=True) if force and node != (10, 250) else contextlib.nullcontext():
+        value, gradients = ours(problem, method="guided", reduction="none")
+    assert right[0].isnan() and value[0].isnan() and torch.equal(value[1], right[1])
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
 def test_the_bound_counts_what_left_the_corridor(monkeypatch):

@@ -1,4 +1,4 @@
-"""The nodes that can matter where the loss is small, found without bounds of all others (design: "A corridor").
+"""The nodes that can matter where the loss is small, found without bounds of all others.
 
 1. A narrow sweep: forward through bounds, frame by frame, without what is far below the best of its frame.
 2. Exact emissions on the nodes that carry most of its occupancy; the paths inside these alone give an upper bound of the loss.
@@ -28,6 +28,7 @@ FIRST = 1 / 4  # of the probability: what the paths that leave the first exact n
 LEAST = 60  # labels of a frame: about so many are looked at by both sweeps where there is hardly a loss; measured
 A_LABEL = 0.25  # nats: of so much loss, and more, the corridor is too large a part of the lattice; measured
 SMALL, LARGE = 30.0, 500.0  # nats: a loss that is always tried, and what plain float64 can do
+MOST_UTTERANCES = 64  # of a group, so that a part of their stretches has several of each
 KEPT_PARTS = 3  # of the stretches, whose weights stay from one sweep to the next
 
 
@@ -141,26 +142,35 @@ def frames_before(table: Tensor) -> Tensor:
 
 
 def in_turns(stretches: list[tuple[int, int, int]], utterances: int, some: int) -> list[Tensor]:
-    """Places of stretches that a sweep takes together, about so many: of every utterance the next ones."""
+    """Places of stretches that a sweep takes together, about so many: the next ones of every utterance that has any left."""
     own: list[list[int]] = [[] for _ in range(utterances)]
     for place, (g, _, _) in enumerate(stretches):
         own[g].append(place)
-    each = max(1, some // utterances)
-    turns = range(0, max(len(places) for places in own), each)
-    return [torch.tensor([place for places in own for place in places[turn : turn + each]]) for turn in turns]
+    parts, at = [], 0
+    while own:
+        each = max(1, some // len(own))
+        parts.append(torch.tensor([place for places in own for place in places[at : at + each]]))
+        at += each
+        own = [places for places in own if len(places) > at]
+    return parts
 
 
-def is_worth_it(group: Group) -> bool:
-    """Whether the corridor would be a small part of the group's nodes if there were no loss at all."""
-    labels, nodes = group.table[:, LABELS], group.table[:, FRAMES] * group.table[:, STRIDE]
-    return float((nodes * (LEAST / labels.clamp(min=1)).clamp(max=1)).sum()) < CORRIDOR * group.nodes
+def is_worth_it(group: Group, size: int) -> bool:
+    """Whether the corridor would be a small part of the group's nodes, and of `size` places, if there were no loss at all; and
+    whether all joint encodings are numbers, for what it does not look at must not be any that makes a loss NaN."""
+    labels, frames = group.table[:, LABELS], group.table[:, FRAMES]
+    expected = int((frames * (labels + 1).clamp(max=LEAST)).sum())
+    small = expected < min(CORRIDOR * group.nodes, size) and len(group.table) <= MOST_UTTERANCES
+    return small and all(bool(rows.isfinite().all()) for rows in (group.encoder_rows, group.predictor_rows))
 
 
 def find(
-    problem: Problem, group: Group, whole: Whole, slack: Slack, tile: Tile, kept: Kept | None, buffers: Tensor, limit: float
+    problem: Problem, group: Group, whole: Whole, slack: Slack, tile: Tile, kept: Kept | None, buffers: Tensor, limit: float,
+    most: int,
 ) -> tuple[Tensor, Exact | None, Corridor | None]:  # fmt: skip
-    """The classes of the group's stretches, nodes that are exact now, and a corridor that all but `limit` of the probability of
-    the paths stays in, if there is one that is worth it: bounds of it then are in the first two of the buffers (4, N)."""
+    """The classes of the group's stretches; nodes that are exact now, no more than `most`; and a corridor that all but `limit`
+    of the probability of the paths stays in, if there is one that is worth it: its bounds are in the first two of the buffers
+    (4, N) then."""
     sweeps = Sweeps(problem, group, whole, slack, tile)
     nodes, labels = group.table[:, FRAMES] * group.table[:, STRIDE], group.table[:, LABELS]
     size = buffers.shape[1]
@@ -178,6 +188,8 @@ def find(
         return sweeps.classes, None, None
     arcs = group.table[:, FRAMES] + labels
     places = problem.kernels.select(*buffers[2:], narrow.table, losses, FIRST / int(arcs.amax()))
+    if places.numel() > most:
+        return sweeps.classes, None, None
     exact = Exact(narrow.nodes_of(places), Emissions.empty(places.numel(), problem))
     emission_pass(problem, group, exact.nodes, tile, exact.emissions, kept, packed=True)
     narrow.write(buffers[2:], -torch.inf, places, exact.emissions)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from samplewise.checks import is_batch_of_upstreams
 from samplewise.errors import BackwardError, TransducerError
 
 
 def one_upstream(upstream: Tensor) -> None:
     """Refuse a batch of upstream gradients at once."""
-    if not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(upstream):
+    if not torch.compiler.is_compiling() and is_batch_of_upstreams(upstream):
         raise BackwardError(
             "is_grads_batched and vectorize are for rnnt_loss and for transducer_loss with reduction='none' alone"
         )

@@ -81,12 +81,12 @@ class Band:
         slack = Slack.of(problem, group, whole)
         return cls(problem, group, whole, slack, tile, kept, pieces, floats, [None] * len(pieces), [[] for _ in pieces])
 
-    def narrow(self, limit: float) -> None:
+    def narrow(self, limit: float, most: int) -> None:
         """Leave out what is known to have no more than a part of the limit, if that is most of the nodes."""
-        if not hasattr(self.problem.kernels, "sweep") or not is_worth_it(self.group):
+        if not hasattr(self.problem.kernels, "sweep") or not is_worth_it(self.group, self.buffers.shape[1]):
             return
         classes, exact, corridor = find(
-            self.problem, self.group, self.whole, self.slack, self.tile, self.kept, self.buffers, limit
+            self.problem, self.group, self.whole, self.slack, self.tile, self.kept, self.buffers, limit, most
         )
         if corridor is not None:
             self.pieces, self.exact, self.filled = [corridor], [[]], 0
@@ -213,7 +213,7 @@ def run_group(
         kept.clear()
     band = Band.of(problem, group, whole, schedule.whole, tile, kept)
     limit = tolerance * OUTSIDE / problem.label_factor
-    band.narrow(limit * MARGIN)
+    band.narrow(limit * MARGIN, schedule.exact_nodes)
     settled = settle(band, losses[here], limit, schedule.exact_nodes)
     if settled is None:
         return False

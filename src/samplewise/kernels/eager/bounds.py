@@ -1,4 +1,4 @@
-"""Upper bounds of the emissions of every node, from a few classes (design: Jensen's inequality for all others).
+"""Upper bounds of the emissions of every node, from a few classes, and by Jensen's inequality from all others.
 
 With h_v the score of class v at a node, K some classes, and n the number of all others,
 

@@ -1,4 +1,4 @@
-"""Forward through bounds, frame by frame, and only where they leave something: the corridor (design: "where losses are small").
+"""Forward through bounds, frame by frame, and only where they leave something: the corridor of docs/methods.md.
 
 A node whose alpha is below a level is left out, and what would have gone on from it is summed: a path that leaves the corridor
 does so a first time, and what follows has probability at most 1. So that sum bounds what all such paths have together.
@@ -142,11 +142,9 @@ def _sweep(
                 left[g] += lost
                 label, u, along = low - low % WIDTH, low, 0.0
                 first, going = at, low < high and not (relative and most < floor[g])
-                if not going:
-                    at = -1
-                while going:
+                while going and u <= labels and (u < high or along >= least):
                     if at + min(label + LANES, labels + 1) - u > room[g, 1]:
-                        at, going = -1, False
+                        going = False
                         break
                     block = label // WIDTH
                     if told != label:
@@ -164,17 +162,15 @@ def _sweep(
                     _take(known, first_row[g] + t, label, by_blank, by_label)
                     _exponentials(by_blank, p_blank)
                     _exponentials(by_label, p_label)
-                    while u < label + LANES:
-                        if u > labels or (u >= high and along < least):
-                            left[g] += along if u <= labels else 0.0
-                            going = False
-                            break
-                        x = down[u] + along
-                        ub_blank[at], ub_label[at] = by_blank[u - label], by_label[u - label]
-                        down[u], along = x * p_blank[u - label], x * p_label[u - label]
+                    label += LANES
+                    while u < label and u <= labels and (u < high or along >= least):
+                        x, i = down[u] + along, u - label + LANES
+                        ub_blank[at], ub_label[at] = by_blank[i], by_label[i]
+                        down[u], along = x * p_blank[i], x * p_label[i]
                         at += 1
                         u += 1
-                    label += LANES
+                left[g] += along if u <= labels else 0.0
+                at = at if going else -1
                 if at >= 0:
                     row = first_row[g] + t
                     found[row, 0], found[row, 1], found[row, 2] = first, low, u

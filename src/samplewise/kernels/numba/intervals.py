@@ -73,7 +73,7 @@ def _forward(lp_blank, lp_label, rows, labels, p_blank, p_label, alpha):
         along = 0.0
         for i in range(count):
             x = above[low + i] + along
-            x = x if x > TINY else 0.0
+            x = 0.0 if x <= TINY else x  # NaN stays what it is: then there is no likelihood
             alpha[n + i] = x
             along = x * p_label[i]
         for i in range(count):
@@ -103,7 +103,7 @@ def _backward(lp_blank, lp_label, rows, labels, p_blank, p_label, alpha, likelih
         beta[count] = 0.0
         for i in range(count - 1, -1, -1):
             x = p_blank[i] + p_label[i] * beta[i + 1]
-            beta[i] = x if x > TINY else 0.0
+            beta[i] = 0.0 if x <= TINY else x
         for i in range(count):
             reach = alpha[n + i] * inverse
             down, along = reach * p_blank[i], reach * (p_label[i] * beta[i + 1])
