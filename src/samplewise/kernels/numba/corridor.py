@@ -112,67 +112,80 @@ def _narrow(down, low, high, level):
     return low, high, lost
 
 
+@njit(error_model="numpy", nogil=True, fastmath={"contract"})
+def _go_on(
+    begin, end, utterance, first_row, stretches, encoder_rows, predictor_rows, activation, targets, weight, bias, classes,
+    of_class, row_bias, rest, slack, count, level, relative, floor, known, room, down, edges, left, found, ub_blank, ub_label,
+):  # fmt: skip
+    """An utterance through its stretches begin..end-1."""
+    depth, dim = of_class.shape[2], encoder_rows.shape[1]
+    labels, frame_base, target_base = utterance[2], utterance[4], utterance[6]
+    tokens = predictor_rows[utterance[5] : utterance[5] + labels + 1]
+    own_targets, wide = targets[target_base : target_base + labels], labels // WIDTH + VECTORS
+    panels, own_rows = np.empty((wide, depth, WIDTH), dtype=bias.dtype), np.empty((wide, depth, WIDTH), dtype=bias.dtype)
+    filled = np.zeros(wide, dtype=np.bool_)
+    work = scratch(depth, of_class.shape[1] * ROWS, bias)
+    own_bias, counted = np.empty(LANES, dtype=bias.dtype), np.empty(LANES, dtype=bias.dtype)
+    by_blank, by_label = np.empty(LANES, dtype=bias.dtype), np.empty(LANES, dtype=bias.dtype)
+    p_blank, p_label = np.empty(LANES), np.empty(LANES)
+    low, high, at = edges[0], edges[1], edges[2]
+    for q in range(begin, end):
+        told = -1  # the panel that own_bias and counted are of
+        for t in range(stretches[q, 1], stretches[q, 2]):
+            if at < 0:
+                break
+            most = down[low:high].max()
+            least = level * most if relative else level
+            low, high, lost = _narrow(down, low, high, least)
+            left[0] += lost
+            label, u, along = low - low % WIDTH, low, 0.0
+            first, going = at, low < high and not (relative and most < floor)
+            while going and u <= labels and (u < high or along >= least):
+                if at + min(label + LANES, labels + 1) - u > room:
+                    going = False
+                    break
+                block = label // WIDTH
+                if told != label:
+                    _lanes(label, own_targets, bias, classes[q], own_bias, counted)
+                    told = label
+                    for b in range(block, block + VECTORS):
+                        if not filled[b]:
+                            _fill(b, tokens, weight, own_targets, labels, panels[b], own_rows[b])
+                            filled[b] = True
+                frame(
+                    encoder_rows[frame_base + t], panels[block : block + VECTORS], own_rows[block : block + VECTORS],
+                    activation, dim, of_class[q], row_bias[q], own_bias, counted, count, rest[q], slack[q], work,
+                    by_blank, by_label,
+                )  # fmt: skip
+                _take(known, first_row + t, label, by_blank, by_label)
+                _exponentials(by_blank, p_blank)
+                _exponentials(by_label, p_label)
+                label += LANES
+                while u < label and u <= labels and (u < high or along >= least):
+                    x, i = down[u] + along, u - label + LANES
+                    ub_blank[at], ub_label[at] = by_blank[i], by_label[i]
+                    down[u], along = x * p_blank[i], x * p_label[i]
+                    at += 1
+                    u += 1
+            left[0] += along if u <= labels else 0.0
+            at = at if going else -1
+            if at >= 0:
+                row = first_row + t
+                found[row, 0], found[row, 1], found[row, 2] = first, low, u
+                high = u
+    edges[0], edges[1], edges[2] = low, high, at
+
+
 @kernel(fastmath={"contract"})
 def _sweep(
     parts, stretches, encoder_rows, predictor_rows, activation, utterances, targets, weight, bias, classes, of_class, row_bias,
     rest, slack, count, level, relative, floor, known, room, state, found, ub_blank, ub_label,
 ):  # fmt: skip
-    depth, dim, first_row = of_class.shape[2], encoder_rows.shape[1], first_rows(utterances)
-    all_down, edges, left = state
+    first_row = first_rows(utterances)
     for part in prange(parts.shape[0]):
         g = stretches[parts[part, 0], 0]
-        labels, frame_base, target_base = utterances[g, 2], utterances[g, 4], utterances[g, 6]
-        tokens = predictor_rows[utterances[g, 5] : utterances[g, 5] + labels + 1]
-        own_targets, wide = targets[target_base : target_base + labels], labels // WIDTH + VECTORS
-        panels, own_rows = np.empty((wide, depth, WIDTH), dtype=bias.dtype), np.empty((wide, depth, WIDTH), dtype=bias.dtype)
-        filled = np.zeros(wide, dtype=np.bool_)
-        work, down = scratch(depth, of_class.shape[1] * ROWS, bias), all_down[g]
-        own_bias, counted = np.empty(LANES, dtype=bias.dtype), np.empty(LANES, dtype=bias.dtype)
-        by_blank, by_label = np.empty(LANES, dtype=bias.dtype), np.empty(LANES, dtype=bias.dtype)
-        p_blank, p_label = np.empty(LANES), np.empty(LANES)
-        low, high, at = edges[g, 0], edges[g, 1], edges[g, 2]
-        for q in range(parts[part, 0], parts[part, 1]):
-            told = -1  # the panel that own_bias and counted are of
-            for t in range(stretches[q, 1], stretches[q, 2]):
-                if at < 0:
-                    break
-                most = down[low:high].max()
-                least = level[g] * most if relative else level[g]
-                low, high, lost = _narrow(down, low, high, least)
-                left[g] += lost
-                label, u, along = low - low % WIDTH, low, 0.0
-                first, going = at, low < high and not (relative and most < floor[g])
-                while going and u <= labels and (u < high or along >= least):
-                    if at + min(label + LANES, labels + 1) - u > room[g, 1]:
-                        going = False
-                        break
-                    block = label // WIDTH
-                    if told != label:
-                        _lanes(label, own_targets, bias, classes[q], own_bias, counted)
-                        told = label
-                        for b in range(block, block + VECTORS):
-                            if not filled[b]:
-                                _fill(b, tokens, weight, own_targets, labels, panels[b], own_rows[b])
-                                filled[b] = True
-                    frame(
-                        encoder_rows[frame_base + t], panels[block : block + VECTORS], own_rows[block : block + VECTORS],
-                        activation, dim, of_class[q], row_bias[q], own_bias, counted, count, rest[q], slack[q], work,
-                        by_blank, by_label,
-                    )  # fmt: skip
-                    _take(known, first_row[g] + t, label, by_blank, by_label)
-                    _exponentials(by_blank, p_blank)
-                    _exponentials(by_label, p_label)
-                    label += LANES
-                    while u < label and u <= labels and (u < high or along >= least):
-                        x, i = down[u] + along, u - label + LANES
-                        ub_blank[at], ub_label[at] = by_blank[i], by_label[i]
-                        down[u], along = x * p_blank[i], x * p_label[i]
-                        at += 1
-                        u += 1
-                left[g] += along if u <= labels else 0.0
-                at = at if going else -1
-                if at >= 0:
-                    row = first_row[g] + t
-                    found[row, 0], found[row, 1], found[row, 2] = first, low, u
-                    high = u
-        edges[g, 0], edges[g, 1], edges[g, 2] = low, high, at
+        _go_on(
+            parts[part, 0], parts[part, 1], utterances[g], first_row[g], stretches, encoder_rows, predictor_rows, activation,
+            targets, weight, bias, classes, of_class, row_bias, rest, slack, count, level[g], relative, floor[g], known,
+            room[g, 1], state[0][g], state[1][g], state[2][g : g + 1], found, ub_blank, ub_label,
+        )  # fmt: skip
