@@ -97,15 +97,25 @@ def test_ctrl_c_before_training_leaves_no_traceback(monkeypatch, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_output_to_a_full_disk_is_told_without_a_traceback(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOSPC, "cannot write the output: No space left on device; make room"),
+        (errno.EDQUOT, "cannot write the output: Disk quota exceeded; make room"),
+        (errno.EROFS, "cannot use the output: Read-only file system; change its permissions or choose another place"),
+        (errno.EACCES, "cannot use the output: Permission denied; change its permissions"),
+        (errno.EPERM, "cannot use the output: Operation not permitted; change its permissions"),
+    ],
+)
+def test_output_that_is_refused_is_told_without_a_traceback(monkeypatch, capsys, number, told):
     def full(arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     parser = build_parser()
     parser.set_defaults(run=full)
     monkeypatch.setattr("samplewise.cli.build_parser", lambda: parser)
     assert main([]) == 1
-    assert "samplewise: cannot write the output: No space left on device; make room" in capsys.readouterr().err
+    assert f"samplewise: {told}" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_told(monkeypatch, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import io
 import os
 import signal
@@ -248,6 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from samplewise import TransducerError
         from samplewise.asr.errors import UserError
+        from samplewise.asr.writing import FULL, REFUSED
     except ImportError as error:
         complain(extras.advice([arguments.extra], error))
         return FAILED
@@ -266,9 +266,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:  # where no function of ours wrote: standard output, a library's own files
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.errno not in (*FULL, *REFUSED):
             raise
-        complain(f"cannot write {error.filename or 'the output'}: {error.strerror}; make room and give the same command again")
+        doing, way = (
+            ("write", "make room") if error.errno in FULL else ("use", "change its permissions or choose another place")
+        )
+        complain(f"cannot {doing} {error.filename or 'the output'}: {error.strerror}; {way} and give the same command again")
         return FAILED
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from samplewise.asr.errors import UserError
-from samplewise.asr.writing import append_line, read_json_lines
+from samplewise.asr.writing import ONLY_WRITING, append_line, read_json_lines
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,15 @@ def named(key: str, reason: str = "unreadable recording") -> Iterator[None]:
     What damaged files do to the libraries that read them cannot be listed, so here, and only here, everything is caught.
 
     Raises:
-        BadDataError: for any exception but those that speak to the user already.
+        BadDataError: for any exception but those that speak to the user already, and those of a disk that takes no more.
     """
     try:
         yield
     except (BadDataError, UserError):
         raise
     except Exception as error:
+        if getattr(error, "errno", None) in ONLY_WRITING:  # libraries write too, and no utterance is to blame for that
+            raise
         words = getattr(error, "error_string", None) or f"{type(error).__name__}: {error}".rstrip(": ")
         raise BadDataError(key, reason, words) from error
 

@@ -20,6 +20,7 @@ from samplewise.plan.budget import show_bytes
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+ONLY_WRITING = (*FULL, errno.EROFS)  # numbers of errors that no reading gives
 MAKE_ROOM = "Make room there and give the same command again: what was saved before is whole."
 OTHER_PLACE = "Make it writable, or choose another place, and give the same command again."
 AGAIN = "Put that right and give the same command again: what was saved before is whole."
