@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ from samplewise.bench.arguments import add_bench
 from samplewise.plan import arguments as planning
 
 FAILED, USAGE = 1, 2
+LOG = logging.getLogger("samplewise")
+DEBUG = "SAMPLEWISE_DEBUG"  # in the environment: 1 shows the tracebacks of errors that are told without one
 
 TRAIN_EXAMPLES = """\
 examples:
@@ -57,7 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="samplewise",
         description="Train and use transducer speech recognisers whose loss never holds the 4-D logits.",
-        epilog="`samplewise COMMAND --help` explains a command and ends with examples.",
+        epilog="`samplewise COMMAND --help` explains a command and ends with examples. With SAMPLEWISE_DEBUG=1 in the "
+        "environment errors, also those of single utterances, are shown with their tracebacks.",
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     commands = parser.add_subparsers(metavar="COMMAND")
@@ -241,6 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(arguments, "run"):
         parser.print_help()
         return USAGE
+    if os.environ.get(DEBUG) == "1":
+        logging.basicConfig()
+        LOG.setLevel(logging.DEBUG)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that are not Unicode, texts that a terminal cannot show
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other on few cores
@@ -254,6 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return arguments.run(arguments)
     except (UserError, TransducerError) as error:
+        LOG.debug("", exc_info=True)
         complain(str(error))
         return FAILED
     except ImportError as error:
@@ -268,9 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # where no function of ours wrote: standard output, a library's own files
         if error.errno not in (*FULL, *REFUSED):
             raise
-        doing, way = (
-            ("write", "make room") if error.errno in FULL else ("use", "change its permissions or choose another place")
-        )
+        doing, way = ("write", "make room") if error.errno in FULL else ("use", "see to its permissions or choose another")
         complain(f"cannot {doing} {error.filename or 'the output'}: {error.strerror}; {way} and give the same command again")
         return FAILED
 

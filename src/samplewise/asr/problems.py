@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from samplewise.asr.errors import UserError
 from samplewise.asr.writing import ONLY_WRITING, append_line, read_json_lines
+
+LOG = logging.getLogger("samplewise")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ def named(key: str, reason: str = "unreadable recording") -> Iterator[None]:
     except Exception as error:
         if getattr(error, "errno", None) in ONLY_WRITING:  # libraries write too, and no utterance is to blame for that
             raise
+        LOG.debug("%s: %s", key, reason, exc_info=True)  # it may be a fault of ours
         words = getattr(error, "error_string", None) or f"{type(error).__name__}: {error}".rstrip(": ")
         raise BadDataError(key, reason, words) from error
 
