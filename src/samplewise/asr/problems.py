@@ -104,7 +104,7 @@ class BadDataLog:
         """All problems so far, those noted by other processes included."""
         found = dict(self._seen)
         if self.path is not None and self.path.exists():
-            for line in read_json_lines(self.path, strict=False):
+            for line in read_json_lines(self.path, leave_out="broken"):
                 with contextlib.suppress(TypeError, AttributeError):  # a line that is none of these
                     problem = BadData(**line)
                     found.setdefault((problem.key, problem.reason), problem)
