@@ -48,9 +48,7 @@ def test_the_error_crosses_processes():
     assert error.problem == BadData("a", "missing file", "b")
 
 
-@pytest.mark.parametrize(
-    ("number", "whose"), [*((n, OSError) for n in ("ENOSPC", "EDQUOT", "EROFS")), ("EACCES", BadDataError)]
-)
+@pytest.mark.parametrize(("name", "raised"), [*((n, OSError) for n in ("ENOSPC", "EDQUOT", "EROFS")), ("EACCES", BadDataError)])
 def test_no_utterance_is_to_blame_for_a_full_disk(name, raised):
     with pytest.raises(raised), named("a.wav"):
         raise OSError(getattr(errno, name), "")
