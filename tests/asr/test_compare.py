@@ -201,6 +201,18 @@ def test_a_run_whose_command_was_killed_is_waited_for(recipe, tmp_path, said, mo
     assert started == [("full-seed2", None), ("full-seed1", 0)]
 
 
+def test_the_lock_of_a_run_in_other_hands_is_left_alone(recipe, tmp_path, monkeypatch):
+    """A look at it takes it for a moment, in which the run itself would not get it."""
+    plans = make_plans(recipe, [], [comparison.Variant(None)], [1, 2])
+    looked: list[str] = []
+    elsewhere = FileLock(tmp_path / "full-seed1.lock")
+    elsewhere.acquire()
+    monkeypatch.setattr(comparison, "is_held", lambda path: looked.append(path.parent.name) or len(looked) == 1)
+    assert comparison.take(plans, tmp_path) is None, "seed 2 still trains"
+    plan, lock = comparison.take(plans, tmp_path)
+    assert plan is plans[1] and lock.is_locked and looked == ["full-seed2"] * 2
+
+
 def test_a_run_that_finds_another_one_in_its_place_has_not_failed(recipe, tmp_path, said, monkeypatch):
     """The command was killed before its run had taken its lock, so this one did not see it."""
     plans = make_plans(recipe, [], [comparison.Variant(None)], [1])
