@@ -16,7 +16,7 @@ from filelock import FileLock
 from samplewise.asr import compare as comparison
 from samplewise.asr.checkpoint import is_whole
 from samplewise.asr.compare import compare, make_plans, read_results, variants
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 from samplewise.asr.run_directory import LOCK_FILE
 from samplewise.cli import main
 

@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError, named
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog, named
 
 
 def test_counts_and_report():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from samplewise.asr.checkpoint import RUN_FILE, Run, checkpoints, last_checkpoint
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 from samplewise.asr.results import RESULTS_FILE
 from samplewise.asr.run_directory import (
     LOCK_FILE,

@@ -13,8 +13,8 @@ import pytest
 from samplewise import strict_json
 from samplewise.asr import writing
 from samplewise.asr.checkpoint import read_json
-from samplewise.asr.errors import WriteError
-from samplewise.asr.problems import BadData, BadDataLog, UserError
+from samplewise.asr.errors import UserError, WriteError
+from samplewise.asr.problems import BadData, BadDataLog
 from samplewise.asr.writing import append_line, make_directory, read_json_lines, saving, write_bytes, write_json
 
 

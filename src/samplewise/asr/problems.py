@@ -130,9 +130,9 @@ def listing(problems: Sequence[BadData], examples: int = 3) -> list[str]:
     """Indented lines: how many problems of each kind, and some of them by name."""
     lines = []
     for reason, count in Counter(problem.reason for problem in problems).most_common():
-        named = [problem for problem in problems if problem.reason == reason][:examples]
+        some = [problem for problem in problems if problem.reason == reason][:examples]
         lines.append(f"  {count} x {reason}")
-        lines += [f"    {problem.key}" + (f": {problem.detail}" if problem.detail else "") for problem in named]
-        if count > len(named):
-            lines.append(f"    and {count - len(named)} more")
+        lines += [f"    {problem.key}" + (f": {problem.detail}" if problem.detail else "") for problem in some]
+        if count > len(some):
+            lines.append(f"    and {count - len(some)} more")
     return lines
