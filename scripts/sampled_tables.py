@@ -43,7 +43,7 @@ def row(group: Sequence[Line], full: Sequence[Line] | None) -> str:
     seconds = [line["step_cpu_seconds"] for line in group]
     memory = [line["memory"]["peak_bytes"] for line in group if line["memory"] and line["memory"]["peak_bytes"] is not None]
     cells = [
-        named(first["sampling"]),
+        way(first["sampling"]),
         classes(group),
         ", ".join(str(line["seed"]) for line in group),
         f"{spread(wer, 2)} %" + against(group, full, percent) if wer else "no figure",
@@ -74,7 +74,7 @@ def classes(group: Sequence[Line]) -> str:
     return str(size) if mean < size + 0.5 else f"{size} (on average {mean:.1f})"
 
 
-def named(sampling: dict[str, Any] | None) -> str:
+def way(sampling: dict[str, Any] | None) -> str:
     if sampling is None:
         return "full softmax"
     kinds = {"uniform": "uniform", "ctc": "CTC-guided", "unigram": "unigram"}

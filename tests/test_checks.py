@@ -158,8 +158,10 @@ def test_exchanged_lengths_that_could_be(caplog, warned_anew):
     for _ in range(2):
         samplewise.transducer_loss(**swapped)
     assert ["seem to be exchanged" in record.message for record in caplog.records] == [True]
-    logits = torch.zeros(3, 12, 10, 20)
     checks._warn_exchanged.cache_clear()
+    samplewise.transducer_loss(**right | {"encoder_lengths": right["target_lengths"]})
+    assert len(caplog.records) == 1, "nothing is exchanged where both are the same"
+    logits = torch.zeros(3, 12, 10, 20)
     samplewise.rnnt_loss(logits, right["targets"], right["target_lengths"], right["encoder_lengths"], blank=0)
     assert "logit_lengths and target_lengths seem to be exchanged" in caplog.records[-1].message
 

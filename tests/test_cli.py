@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from samplewise import extras
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadDataError, named
 from samplewise.cli import build_parser, main
 
 HEAVY = ("transformers", "accelerate", "jiwer", "soundfile", "rich", "yaml", "lhotse")
@@ -97,15 +99,48 @@ def test_ctrl_c_before_training_leaves_no_traceback(monkeypatch, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_output_to_a_full_disk_is_told_without_a_traceback(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOSPC, "cannot write the output: No space left on device; make room"),
+        (errno.EDQUOT, "cannot write the output: Disk quota exceeded; make room"),
+        (errno.EROFS, "cannot use the output: Read-only file system; see to its permissions or choose another"),
+        (errno.EACCES, "cannot use the output: Permission denied; see to its permissions"),
+        (errno.EPERM, "cannot use the output: Operation not permitted; see to its permissions"),
+    ],
+)
+def test_output_that_is_refused_is_told_without_a_traceback(monkeypatch, capsys, number, told):
     def full(arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     parser = build_parser()
     parser.set_defaults(run=full)
     monkeypatch.setattr("samplewise.cli.build_parser", lambda: parser)
     assert main([]) == 1
-    assert "samplewise: cannot write the output: No space left on device; make room" in capsys.readouterr().err
+    assert f"samplewise: {told}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_tracebacks_are_shown_if_asked_for(monkeypatch, caplog, tmp_path, debug):
+    caplog.set_level("WARNING", "samplewise")  # and as it was after the test
+    caplog.handler.setLevel("DEBUG")
+    monkeypatch.setenv("SAMPLEWISE_DEBUG", "1" if debug else "0")
+
+    def faulty(arguments):
+        with named("a.wav", "cannot be transcribed"):
+            raise ZeroDivisionError
+
+    def run(arguments):
+        try:
+            faulty(arguments)
+        except BadDataError as error:
+            raise UserError(str(error)) from None
+
+    parser = build_parser()
+    parser.set_defaults(run=run)
+    monkeypatch.setattr("samplewise.cli.build_parser", lambda: parser)
+    assert main([]) == 1
+    assert [record.exc_info[0] for record in caplog.records] == ([ZeroDivisionError, UserError] if debug else [])
 
 
 def test_a_missing_extra_is_told(monkeypatch, capsys):

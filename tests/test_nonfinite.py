@@ -158,6 +158,14 @@ def test_the_error_names_the_tensor(name, value):
         assert f"utterance 1: {'nan' if value != value else ''}" in str(caught.value) and shown in str(caught.value)
 
 
+def test_the_error_names_the_row_after_the_last_label():
+    problem = make((6, 5), (3, 2), vocab=9, dim=5)
+    predictor_out = problem.predictor_out.clone()
+    predictor_out[1, 2, 4] = float("nan")
+    with pytest.raises(TransducerError, match=r"utterance 1: nan.*predictor_out\[1\] is nan at \[2, 4\]"):
+        ours(problem.replace(predictor_out=predictor_out), on_nonfinite="raise")
+
+
 @pytest.mark.parametrize(
     "scales, activation, words",
     [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import io
+import logging
 import os
 import signal
 import sys
@@ -19,6 +19,8 @@ from samplewise.bench.arguments import add_bench
 from samplewise.plan import arguments as planning
 
 FAILED, USAGE = 1, 2
+LOG = logging.getLogger("samplewise")
+DEBUG = "SAMPLEWISE_DEBUG"  # in the environment: 1 shows the tracebacks of errors that are told without one
 
 TRAIN_EXAMPLES = """\
 examples:
@@ -58,7 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="samplewise",
         description="Train and use transducer speech recognisers whose loss never holds the 4-D logits.",
-        epilog="`samplewise COMMAND --help` explains a command and ends with examples.",
+        epilog="`samplewise COMMAND --help` explains a command and ends with examples. With SAMPLEWISE_DEBUG=1 in the "
+        "environment errors, also those of single utterances, are shown with their tracebacks.",
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     commands = parser.add_subparsers(metavar="COMMAND")
@@ -242,18 +245,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(arguments, "run"):
         parser.print_help()
         return USAGE
+    if os.environ.get(DEBUG) == "1":
+        logging.basicConfig()
+        LOG.setLevel(logging.DEBUG)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that are not Unicode, texts that a terminal cannot show
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads starve each other on few cores
     try:
         from samplewise import TransducerError
         from samplewise.asr.errors import UserError
+        from samplewise.asr.writing import FULL, REFUSED
     except ImportError as error:
         complain(extras.advice([arguments.extra], error))
         return FAILED
     try:
         return arguments.run(arguments)
     except (UserError, TransducerError) as error:
+        LOG.debug("", exc_info=True)
         complain(str(error))
         return FAILED
     except ImportError as error:
@@ -266,9 +274,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:  # where no function of ours wrote: standard output, a library's own files
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.errno not in (*FULL, *REFUSED):
             raise
-        complain(f"cannot write {error.filename or 'the output'}: {error.strerror}; make room and give the same command again")
+        doing, way = ("write", "make room") if error.errno in FULL else ("use", "see to its permissions or choose another")
+        complain(f"cannot {doing} {error.filename or 'the output'}: {error.strerror}; {way} and give the same command again")
         return FAILED
 
 

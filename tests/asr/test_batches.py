@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from samplewise.asr.batches import Batches
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 
 
 class Varied:

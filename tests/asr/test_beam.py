@@ -11,8 +11,8 @@ import torch
 from samplewise.asr.beam import Hypothesis, Rows, beam_search, best, emit, log_add, one_frame
 from samplewise.asr.checkpoint import Recogniser, Run
 from samplewise.asr.decode import greedy, search
+from samplewise.asr.errors import UserError
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import DecodingOptions
 from samplewise.asr.tokenizer import CharacterTokenizer
 

@@ -21,7 +21,7 @@ from samplewise.asr.checkpoint import (
     last_checkpoint,
     load_recogniser,
 )
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 
 from .made import make_run, write_checkpoint
 

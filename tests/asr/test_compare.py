@@ -16,7 +16,7 @@ from filelock import FileLock
 from samplewise.asr import compare as comparison
 from samplewise.asr.checkpoint import is_whole
 from samplewise.asr.compare import compare, make_plans, read_results, variants
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 from samplewise.asr.run_directory import LOCK_FILE
 from samplewise.cli import main
 
@@ -199,6 +199,18 @@ def test_a_run_whose_command_was_killed_is_waited_for(recipe, tmp_path, said, mo
         monkeypatch.setattr(comparison, "finish", ended)
         assert compare(recipe, plans, directory, tmp_path / "r.jsonl", say=hear) is True
     assert started == [("full-seed2", None), ("full-seed1", 0)]
+
+
+def test_the_lock_of_a_run_in_other_hands_is_left_alone(recipe, tmp_path, monkeypatch):
+    """A look at it takes it for a moment, in which the run itself would not get it."""
+    plans = make_plans(recipe, [], [comparison.Variant(None)], [1, 2])
+    looked: list[str] = []
+    elsewhere = FileLock(tmp_path / "full-seed1.lock")
+    elsewhere.acquire()
+    monkeypatch.setattr(comparison, "is_held", lambda path: looked.append(path.parent.name) or len(looked) == 1)
+    assert comparison.take(plans, tmp_path) is None, "seed 2 still trains"
+    plan, lock = comparison.take(plans, tmp_path)
+    assert plan is plans[1] and lock.is_locked and looked == ["full-seed2"] * 2
 
 
 def test_a_run_that_finds_another_one_in_its_place_has_not_failed(recipe, tmp_path, said, monkeypatch):

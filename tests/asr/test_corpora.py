@@ -7,7 +7,8 @@ import json
 import pytest
 
 from samplewise.asr.corpora import make_corpora
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadDataLog
 
 from .made import RATE, tiny_recipe
 

@@ -21,7 +21,8 @@ from samplewise.asr.corpus import (
     read_manifest,
     split_recordings,
 )
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadDataLog
 from samplewise.asr.recipe import DigitStringsOptions
 
 from .made import RATE, SHARED, tone

@@ -11,11 +11,12 @@ from samplewise.asr import evaluate as evaluating
 from samplewise.asr.beam import Decoded
 from samplewise.asr.checkpoint import Run, make_preparation
 from samplewise.asr.corpus import TEST, DigitStrings, Utterance, split_recordings
+from samplewise.asr.errors import UserError
 from samplewise.asr.evaluate import Errors, count_errors, evaluate, per_speaker
 from samplewise.asr.examples import EvaluationExamples
 from samplewise.asr.features import make_features
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadDataLog
 from samplewise.asr.recipe import DecodingOptions
 from samplewise.asr.tokenizer import CharacterTokenizer
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from samplewise.asr.corpus import Utterance
+from samplewise.asr.errors import UserError
 from samplewise.asr.examples import (
     EvaluationExamples,
     Example,
@@ -16,7 +17,7 @@ from samplewise.asr.examples import (
     collate,
 )
 from samplewise.asr.features import LogMel
-from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog
 from samplewise.asr.recipe import LogMelOptions
 from samplewise.asr.tokenizer import CharacterTokenizer
 

@@ -14,10 +14,11 @@ from samplewise.asr import train as training
 from samplewise.asr.checkpoint import load_recogniser
 from samplewise.asr.corpora import make_corpora
 from samplewise.asr.corpus import read_entries
+from samplewise.asr.errors import UserError
 from samplewise.asr.feature_files import FeatureCorpus, FeatureEntry, parse_feature_entry, stretched, warped
 from samplewise.asr.features import Stored, derivative
 from samplewise.asr.manifest_lines import values_of
-from samplewise.asr.problems import BadDataError, BadDataLog, UserError
+from samplewise.asr.problems import BadDataError, BadDataLog
 from samplewise.asr.recipe import StoredOptions, recipe_from_plain
 from samplewise.asr.scoring import score
 from samplewise.asr.tokenizer import WordTokenizer, tokenizer_from_plain

@@ -13,8 +13,9 @@ import soundfile
 from samplewise.asr.batches import Batches
 from samplewise.asr.corpora import describe
 from samplewise.asr.corpus import ManifestCorpus, parse_entry, read_entries, read_manifest
+from samplewise.asr.errors import UserError
 from samplewise.asr.feature_files import FeatureCorpus, parse_feature_entry
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadDataLog
 
 from .made import RATE, tone
 

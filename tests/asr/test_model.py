@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import samplewise
+from samplewise.asr.errors import UserError
 from samplewise.asr.model import ENCODERS, LSTMEncoder, Transducer, ctc_loss, mirrored
 from samplewise.asr.options import PredictorOptions
 from samplewise.asr.predictor import make_predictor
-from samplewise.asr.problems import UserError
 from samplewise.asr.recipe import LSTMOptions
 from samplewise.asr.tokenizer import BLANK
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.evaluate import count_errors
 from samplewise.asr.options import SentencePieceOptions
 from samplewise.asr.pieces import BLANK, UNKNOWN, PieceTokenizer
-from samplewise.asr.problems import UserError
 from samplewise.asr.tokenizer import make_tokenizer, tokenizer_from_plain
 
 ADJECTIVES, NOUNS = ("OLD", "NEW", "LONG", "GREEN"), ("HOUSE", "SHIP", "ROAD", "FIELD", "LANTERN")

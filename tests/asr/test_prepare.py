@@ -10,9 +10,10 @@ import pytest
 from lhotse import Recording
 
 from samplewise.asr.corpus import read_manifest
+from samplewise.asr.errors import UserError
 from samplewise.asr.prepare.manifests import Sets, read_lines
 from samplewise.asr.prepare.prepare import CORPORA, prepare
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.problems import BadDataLog
 from samplewise.asr.writing import write_lines
 
 from .miniatures import make_aishell, make_csj, make_librispeech

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from samplewise.asr.errors import UserError
 from samplewise.asr.prepare.prepare import prepare
-from samplewise.asr.problems import UserError
 from samplewise.cli import main
 
 from .miniatures import CSJ_TEXTS, check_losses, lines, make_csj, small

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 
 import pytest
 
-from samplewise.asr.problems import BadData, BadDataError, BadDataLog, UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadData, BadDataError, BadDataLog, named
 
 
 def test_counts_and_report():
@@ -45,3 +47,9 @@ def test_raise_names_the_utterance():
 def test_the_error_crosses_processes():
     error = pickle.loads(pickle.dumps(BadDataError("a", "missing file", "b")))
     assert error.problem == BadData("a", "missing file", "b")
+
+
+@pytest.mark.parametrize(("name", "raised"), [*((n, OSError) for n in ("ENOSPC", "EDQUOT", "EROFS")), ("EACCES", BadDataError)])
+def test_no_utterance_is_to_blame_for_a_full_disk(name, raised):
+    with pytest.raises(raised), named("a.wav"):
+        raise OSError(getattr(errno, name), "")

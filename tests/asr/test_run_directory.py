@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from samplewise.asr.checkpoint import RUN_FILE, Run, checkpoints, last_checkpoint
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 from samplewise.asr.results import RESULTS_FILE
 from samplewise.asr.run_directory import (
     LOCK_FILE,
@@ -91,6 +91,55 @@ def test_only_what_a_killed_process_left_behind_is_removed(directory, said):
     assert find_checkpoint(directory, True, said).name == "checkpoint-9"
     assert not half.exists() and f"{half} was not written to its end; removed" in said.text
     assert (directory / "checkpoint-15.aside" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("names", [["model.safetensors"], ["notes.txt"], ["model.safetensors", "optimizer.pt", "notes.txt"]])
+@pytest.mark.parametrize("before", [True, False])
+def test_what_somebody_put_there_is_kept_aside(directory, said, names, before):
+    for checkpoint in checkpoints(directory) if not before else ():
+        shutil.rmtree(checkpoint)
+    (directory / "checkpoint-12").mkdir()
+    for name in names:
+        (directory / "checkpoint-12" / name).write_text("mine")
+    found = find_checkpoint(directory, True, said)
+    assert found == (directory / "checkpoint-9" if before else None)
+    assert contents(directory / "checkpoint-12.aside") == dict.fromkeys(names, b"mine")
+    assert f"moved to {directory / 'checkpoint-12.aside'}" in said.text
+
+
+def test_a_listing_that_fails_is_not_taken_for_an_empty_directory(directory, said, monkeypatch):
+    scan = os.scandir
+
+    def fail(path, failing):
+        if Path(path) == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return scan(path)
+
+    before = contents(directory)
+    for failing in (directory, directory / "checkpoint-9"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", lambda path, failing=failing: fail(path, failing))
+            with pytest.raises(UserError, match=f"cannot read {failing}: Input/output error. Nothing was removed"):
+                find_checkpoint(directory, True, said)
+            if failing == directory:
+                with pytest.raises(UserError, match=f"cannot read {directory}: Input/output error"):
+                    check_directory(directory, False)
+    assert contents(directory) == before and said.lines == []
+
+
+def test_a_kill_while_a_checkpoint_is_removed_leaves_nothing_for_long(directory, said, monkeypatch):
+    def killed(path, **options):
+        if path.exists():
+            (path / "optimizer.pt").unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        remove_old(directory, 2)
+    assert [path.name for path in checkpoints(directory)] == ["checkpoint-6", "checkpoint-9"]
+    assert (directory / "checkpoint-3.removed").is_dir()
+    assert find_checkpoint(directory, True, said).name == "checkpoint-9"
+    assert not (directory / "checkpoint-3.removed").exists()
 
 
 def test_old_checkpoints_are_removed_and_nothing_else(directory):

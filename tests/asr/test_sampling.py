@@ -11,9 +11,9 @@ import samplewise
 from samplewise.asr import model as models
 from samplewise.asr import train as training
 from samplewise.asr.checkpoint import checkpoints
+from samplewise.asr.errors import UserError
 from samplewise.asr.meters import StepTimes, summary
 from samplewise.asr.model import Transducer
-from samplewise.asr.problems import UserError
 from samplewise.asr.tokenizer import CharacterTokenizer, class_counts
 from samplewise.asr.train import train
 

@@ -15,8 +15,8 @@ import soundfile
 
 from samplewise.asr import sources
 from samplewise.asr.corpus import WORDS, Recording
-from samplewise.asr.errors import WriteError
-from samplewise.asr.problems import BadDataLog, UserError
+from samplewise.asr.errors import UserError, WriteError
+from samplewise.asr.problems import BadDataLog
 
 from .made import RATE, tone
 

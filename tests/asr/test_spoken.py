@@ -13,7 +13,8 @@ import pytest
 import soundfile
 
 from samplewise.asr.corpora import make_corpora
-from samplewise.asr.problems import BadDataError, UserError
+from samplewise.asr.errors import UserError
+from samplewise.asr.problems import BadDataError
 from samplewise.asr.recipe import load_recipe
 from samplewise.asr.spoken import arguments, needs
 from samplewise.asr.spoken import synthesise as making

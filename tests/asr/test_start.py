@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from samplewise.asr.checkpoint import Recogniser, Run
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 from samplewise.asr.recipe import Recipe
 from samplewise.asr.start import compared, take_weights
 from samplewise.asr.tokenizer import CharacterTokenizer

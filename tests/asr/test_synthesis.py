@@ -8,7 +8,7 @@ import soundfile
 
 from samplewise.asr import synthesis
 from samplewise.asr.corpus import WORDS
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 
 RATE = 8000
 SCRIPT = """#!/bin/sh

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from samplewise.asr.problems import UserError
+from samplewise.asr.errors import UserError
 from samplewise.asr.recipe import CharactersOptions, WordsOptions
 from samplewise.asr.tokenizer import (
     BLANK,

@@ -1,9 +1,9 @@
 """Rows as a run would have written them."""
 
-from samplewise.bench.cases import SUITES, Case, suite
+from samplewise.bench.cases import FROM_FILES, SUITES, Case, suite
 from samplewise.bench.figures import pairwise, summary
 
-CASES = {case.name: case for name in SUITES if name != "trained" for case in suite(name)}
+CASES = {case.name: case for name in SUITES if name not in FROM_FILES for case in suite(name)}
 YARDSTICK_TIMES = [0.5, 0.2, 0.25, 0.3]
 
 

@@ -20,8 +20,18 @@ def test_rows_survive_a_kill_in_the_middle_of_a_line(tmp_path):
     assert [r["method"] for r in read_rows([path])] == ["auto"]
     append_row(path, row("random", "tiled"))
     assert [r["method"] for r in read_rows([path])] == ["auto", "tiled"]
-    path.write_text(path.read_text() + "seconds: 3\n")
-    with pytest.raises(BenchError, match="line 4: not JSON"):
+    with path.open("a") as file:
+        file.write(json.dumps(row("random", "plain")))  # a whole one, to the newline
+    append_row(path, row("random", "batched"))
+    assert [r["method"] for r in read_rows([path])] == ["auto", "tiled", "plain", "batched"]
+
+
+@pytest.mark.parametrize("broken", ['{"schema": 1, "cas\n', "seconds: 3\n", "seconds: 3"])
+def test_a_broken_line_is_refused_where_no_kill_leaves_one(tmp_path, broken):
+    path = tmp_path / "rows.jsonl"
+    append_row(path, row("random", "auto"))
+    path.write_text(path.read_text() + broken)
+    with pytest.raises(BenchError, match="line 2: not JSON"):
         read_rows([path])
 
 

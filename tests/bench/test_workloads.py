@@ -8,7 +8,7 @@ import torch
 
 from samplewise.bench import truth, workloads
 from samplewise.bench.baseline import plain_loss
-from samplewise.bench.cases import SUITES, Case, case_from, suite
+from samplewise.bench.cases import FROM_FILES, SUITES, Case, case_from, suite
 from samplewise.bench.yardsticks import make_yardstick
 from samplewise.kernels.layout import packed_table
 from samplewise.reference import arcs, log_likelihood, reference_loss
@@ -17,7 +17,7 @@ SMALL = Case("small", "random", 3, 7, 4, 11, 5, ragged=True)
 
 
 def test_names_are_unique_and_every_case_survives_json():
-    made = [name for name in SUITES if name != "trained"]  # whose cases depend on files: test_joints.py
+    made = [name for name in SUITES if name not in FROM_FILES]  # of these: test_joints.py
     cases = {case.name: case for name in made for case in suite(name)}
     for name in made:
         for case in suite(name):

@@ -8,9 +8,11 @@ from hypothesis import given
 import samplewise
 from samplewise.checks import Lengths
 from samplewise.kernels import eager
-from samplewise.ops.problem import SUREST, share_of
+from samplewise.ops.problem import SUREST, Problem, share_of
+from samplewise.plan import planner
 from samplewise.reference import arcs, log_likelihood
 from tests.judge import insisting
+from tests.ops.test_pieces import least
 from tests.problems import assert_close, error, make, ours, planted, truth
 
 METHODS = ("tiled", "guided")
@@ -172,6 +174,16 @@ def test_what_is_left_out_shows_in_no_gradient_of_a_sure_model(method):
     everything = ours(problem.to(torch.float32), method=method, tolerance=0.0, **options)[1]
     for name, gradient in default.items():
         assert error(gradient, right[name]) <= 1.3 * error(everything[name], right[name]) + 1e-7, name
+
+
+def test_pieces_leave_out_their_utterances_share(monkeypatch):
+    problem = planted((40, 30), (9, 5), 12, 8, dtype=torch.float64)
+    _, right = truth(problem, reduction="sum")
+    monkeypatch.setattr(planner, "PIECE", 100)
+    options = {"method": "tiled", "reduction": "sum", "memory_budget": least(problem, method="tiled"), "tolerance": 0.3}
+    assert error(ours(problem, **options)[1]["weight"], right["weight"]) > 1e-3
+    monkeypatch.setattr(Problem, "share", lambda *arguments: 0.0)
+    assert error(ours(problem, **options)[1]["weight"], right["weight"]) < 1e-11
 
 
 def test_the_share_follows_the_surest_loss():

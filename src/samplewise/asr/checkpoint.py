@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import zipfile
 import zlib
@@ -25,6 +26,7 @@ from samplewise.asr.writing import write_json
 RUN_FILE = "run.json"  # in the run directory and in every checkpoint: recipe, tokenizer, data
 WEIGHTS = "model.safetensors"
 STATE = "trainer_state.json"  # written last by transformers.Trainer
+BEFORE_STATE = re.compile(rf"{re.escape(WEIGHTS)}|training_args\.bin|(optimizer|scheduler|scaler)\.pt|rng_state(_\d+)?\.pth")
 FORMAT = 1
 ENDS = 1 << 16  # bytes
 
@@ -121,8 +123,26 @@ def load_recogniser(path: str | Path) -> Recogniser:
 
 def checkpoints(directory: Path) -> list[Path]:
     """The checkpoint directories of a run, oldest step first, whole or not."""
-    found = [path for path in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted((path for path in found if path.is_dir()), key=step_of)
+    found = [name for name, is_directory in entries_of(directory) if is_directory and re.fullmatch(r"checkpoint-\d+", name)]
+    return sorted((directory / name for name in found), key=step_of)
+
+
+def entries_of(directory: Path) -> list[tuple[str, bool]]:
+    """The names in a directory, sorted, and whether each is a directory; none if there is no such directory.
+
+    Raises:
+        UserError: it cannot be read, which must not look like an empty one.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            return sorted((entry.name, entry.is_dir()) for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UserError(
+            f"cannot read {directory}: {error.strerror or error}. Nothing was removed or changed. Give the same command again "
+            "once it can be read."
+        ) from None
 
 
 def step_of(checkpoint: Path) -> int:
@@ -140,10 +160,16 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def is_unfinished(checkpoint: Path) -> bool:
-    """Whether a killed process left it behind: nothing is there of what is written last. (Weights that somebody keeps alone
-    have their run.json.)"""
-    names = {path.name for path in checkpoint.iterdir()}
+    """Whether nothing is there of what is written last: a killed process left it behind, or it never was a checkpoint."""
+    names = {name for name, _ in entries_of(checkpoint)}
     return STATE not in names and RUN_FILE not in names
+
+
+def is_remnant(checkpoint: Path) -> bool:
+    """Whether an unfinished one is of no use to anybody: all of it is the Trainer's, and more than weights, which somebody may
+    have put there to keep."""
+    names = {name for name, _ in entries_of(checkpoint)}
+    return names != {WEIGHTS} and all(map(BEFORE_STATE.fullmatch, names))
 
 
 def fault(checkpoint: Path, *, thorough: bool = False) -> str:
@@ -158,8 +184,10 @@ def fault(checkpoint: Path, *, thorough: bool = False) -> str:
     Raises:
         UserError: a file is there and cannot be read, which says nothing about what is in it.
     """
-    random = sorted(checkpoint.glob("rng_state*.pth")) or [checkpoint / "rng_state.pth"]  # one a process
-    states = [checkpoint / "optimizer.pt", checkpoint / "scheduler.pt", *checkpoint.glob("scaler.pt"), *random]
+    names = [name for name, _ in entries_of(checkpoint)]
+    random = [name for name in names if re.fullmatch(r"rng_state.*\.pth", name)] or ["rng_state.pth"]  # one a process
+    scaler = ["scaler.pt"] if "scaler.pt" in names else []
+    states = [checkpoint / name for name in ("optimizer.pt", "scheduler.pt", *scaler, *random)]
     path = checkpoint / STATE
     try:
         if json.loads(path.read_text(encoding="utf-8"))["global_step"] != step_of(checkpoint):

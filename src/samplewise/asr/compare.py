@@ -258,10 +258,11 @@ def take(waiting: Sequence[Plan], directory: Path) -> tuple[Plan, FileLock] | No
     A run whose command was killed, or did not wait for it, is left to its end; then it can be taken.
     """
     for plan in waiting:
-        if is_held(directory / plan.name / LOCK_FILE):
+        if (lock := take_lock(directory / f"{plan.name}.lock")) is None:
             continue
-        if (lock := take_lock(directory / f"{plan.name}.lock")) is not None:
+        if not is_held(directory / plan.name / LOCK_FILE):  # to look is to take it for a moment, so not while others begin
             return plan, lock
+        lock.release()
     return None
 
 

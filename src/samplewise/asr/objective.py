@@ -35,8 +35,8 @@ class LossOptions(Options):
     def conflicts(self) -> Iterator[str]:
         try:
             parse_budget(self.memory_budget)
-        except (TransducerError, OverflowError) as error:
-            yield f"memory_budget: {error}"
+        except TransducerError as error:
+            yield str(error)
 
 
 @dataclass(frozen=True)

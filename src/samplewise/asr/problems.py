@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from samplewise.asr.errors import UserError
-from samplewise.asr.writing import append_line, read_json_lines
+from samplewise.asr.writing import ONLY_WRITING, append_line, read_json_lines
+
+LOG = logging.getLogger("samplewise")
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,16 @@ def named(key: str, reason: str = "unreadable recording") -> Iterator[None]:
     What damaged files do to the libraries that read them cannot be listed, so here, and only here, everything is caught.
 
     Raises:
-        BadDataError: for any exception but those that speak to the user already.
+        BadDataError: for any exception but those that speak to the user already, and those of a disk that takes no more.
     """
     try:
         yield
     except (BadDataError, UserError):
         raise
     except Exception as error:
+        if getattr(error, "errno", None) in ONLY_WRITING:  # libraries write too, and no utterance is to blame for that
+            raise
+        LOG.debug("%s: %s", key, reason, exc_info=True)  # it may be a fault of ours
         words = getattr(error, "error_string", None) or f"{type(error).__name__}: {error}".rstrip(": ")
         raise BadDataError(key, reason, words) from error
 
@@ -98,7 +104,7 @@ class BadDataLog:
         """All problems so far, those noted by other processes included."""
         found = dict(self._seen)
         if self.path is not None and self.path.exists():
-            for line in read_json_lines(self.path, strict=False):
+            for line in read_json_lines(self.path, leave_out="broken"):
                 with contextlib.suppress(TypeError, AttributeError):  # a line that is none of these
                     problem = BadData(**line)
                     found.setdefault((problem.key, problem.reason), problem)
@@ -124,9 +130,9 @@ def listing(problems: Sequence[BadData], examples: int = 3) -> list[str]:
     """Indented lines: how many problems of each kind, and some of them by name."""
     lines = []
     for reason, count in Counter(problem.reason for problem in problems).most_common():
-        named = [problem for problem in problems if problem.reason == reason][:examples]
+        some = [problem for problem in problems if problem.reason == reason][:examples]
         lines.append(f"  {count} x {reason}")
-        lines += [f"    {problem.key}" + (f": {problem.detail}" if problem.detail else "") for problem in named]
-        if count > len(named):
-            lines.append(f"    and {count - len(named)} more")
+        lines += [f"    {problem.key}" + (f": {problem.detail}" if problem.detail else "") for problem in some]
+        if count > len(some):
+            lines.append(f"    and {count - len(some)} more")
     return lines

@@ -1,4 +1,4 @@
-"""Progress bars on standard error, where there is somebody to see them."""
+"""What there is to see while something goes on: bars on standard error, where there is somebody to see them, or nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from rich.console import Console
 from rich.progress import track, wrap_file
 
 T = TypeVar("T")
+
+
+def silent(line: str) -> None:
+    """Say nothing, in place of `print`."""
 
 
 def bar(items: Sequence[T], doing: str) -> Iterable[T]:

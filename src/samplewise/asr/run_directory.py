@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from samplewise.asr.checkpoint import RUN_FILE, Run, checkpoints, fault, is_unfinished
+from samplewise.asr.checkpoint import RUN_FILE, Run, checkpoints, entries_of, fault, is_remnant, is_unfinished
 from samplewise.asr.errors import UserError
 from samplewise.asr.locks import hold
 from samplewise.asr.recipe import recipe_to_plain
@@ -19,6 +20,7 @@ SKIPPED_FILE = "skipped.jsonl"
 LOCK_FILE = "train.lock"
 BEGUN = {LOCK_FILE, SKIPPED_FILE, RUN_FILE + ".partial"}  # what a process leaves that ends before its run begins
 JUNK = {".DS_Store", "Thumbs.db", "desktop.ini", "lost+found"}  # what systems put into directories
+REMOVED = ".removed"  # ends the name of a checkpoint that is being removed
 FREE_KEYS = (  # no influence on losses: a resumed run may change them
     "training.keep:", "training.workers:", "training.on_nonfinite:", "training.most_nonfinite:", "decoding.",
 )  # fmt: skip
@@ -30,11 +32,11 @@ def check_directory(directory: Path, resume: bool) -> None:
     """Refuse a directory that may not be used, for it holds something else.
 
     Raises:
-        UserError: it is a file, or holds a run that is not to be resumed, or something that is no run.
+        UserError: it is a file, cannot be read, or holds a run that is not to be resumed, or something that is no run.
     """
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory} is a file, not a directory for a run")
-    names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    names = [name for name, _ in entries_of(directory)]
     held = [name for name in names if name not in BEGUN | JUNK and not name.startswith(("._", ".nfs"))]
     if held and not resume:
         raise UserError(
@@ -72,10 +74,13 @@ def find_checkpoint(directory: Path, resume: bool, say: Say) -> Path | None:
     """The checkpoint to go on from; newer ones are removed if a killed process left them behind, and else moved aside.
 
     Raises:
-        UserError: a checkpoint cannot be read, or all of them are damaged.
+        UserError: a checkpoint or the directory cannot be read, or all checkpoints are damaged.
     """
     if not resume:
         return None
+    for name, is_directory in entries_of(directory):
+        if is_directory and re.fullmatch(rf"checkpoint-\d+{re.escape(REMOVED)}", name):
+            shutil.rmtree(directory / name, ignore_errors=True)
     faulty: dict[Path, str] = {}
     start = None
     for checkpoint in reversed(checkpoints(directory)):
@@ -91,9 +96,13 @@ def find_checkpoint(directory: Path, resume: bool, say: Say) -> Path | None:
             f"no checkpoint in {directory} can be gone on from:\n  {listed}\nNothing was removed or changed. Put back what is "
             "missing, or begin another run: --output ANOTHER, from such weights by --set training.start_from=CHECKPOINT."
         )
-    for checkpoint in unfinished:
-        say(f"{checkpoint} was not written to its end; removed")
-        shutil.rmtree(checkpoint)
+    for checkpoint in sorted(unfinished):
+        if is_remnant(checkpoint):
+            with saving(checkpoint):
+                remove(checkpoint)
+            say(f"{checkpoint} was not written to its end; removed")
+        else:
+            say(f"{checkpoint} holds what no training leaves there, or weights alone; moved to {moved_aside(checkpoint)}")
     for checkpoint, wrong in damaged.items():
         say(f"{checkpoint} cannot be gone on from: {wrong}; moved to {moved_aside(checkpoint)}")
     say(f"no checkpoint in {directory}; starting from the beginning" if start is None else f"resuming from {start}")
@@ -115,7 +124,16 @@ def remove_old(directory: Path, keep: int) -> None:
         with contextlib.suppress(UserError):  # it cannot be read now
             whole += [] if fault(checkpoint) else [checkpoint]
     for checkpoint in whole[:-keep]:
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        with contextlib.suppress(OSError):  # tried again as the next one is written
+            remove(checkpoint)
+
+
+def remove(checkpoint: Path) -> None:
+    """Take it out of the way by its name, so that a kill in the middle leaves no half checkpoint; raise OSError."""
+    removed = checkpoint.with_name(checkpoint.name + REMOVED)
+    shutil.rmtree(removed, ignore_errors=True)
+    checkpoint.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def check_same(run: Run, directory: Path, say: Say) -> None:

@@ -15,6 +15,7 @@ from samplewise.asr.evaluate import Evaluation, evaluate
 from samplewise.asr.examples import EvaluationExamples
 from samplewise.asr.feature_files import FeatureCorpus, parse_feature_entry
 from samplewise.asr.problems import BadDataLog
+from samplewise.asr.progress import silent
 from samplewise.asr.recipe import FeatureFilesOptions, ManifestOptions
 from samplewise.asr.texts import Normalisation
 
@@ -63,10 +64,6 @@ def score(
     if report := bad.report():
         say(report)
     return evaluation
-
-
-def silent(line: str) -> None:
-    """Say nothing."""
 
 
 def find_corpus(recogniser: Recogniser, corpus: str, data: str | None, split: str | None, bad: BadDataLog, say: Say) -> Corpus:

@@ -24,6 +24,7 @@ from samplewise.asr.features import make_features
 from samplewise.asr.memory import LossStep, describe, measure
 from samplewise.asr.model import Transducer
 from samplewise.asr.problems import BadDataLog
+from samplewise.asr.progress import silent
 from samplewise.asr.recipe import Recipe, recipe_to_plain
 from samplewise.asr.results import RESULTS_FILE, command_line, commit, machine, versions
 from samplewise.asr.run_directory import SKIPPED_FILE, check_directory, check_same, find_checkpoint, keep_run, occupied
@@ -129,10 +130,6 @@ def find_tokenizer(recipe: Recipe, corpora: Corpora, before: Recogniser | None, 
     if resumed is not None and (resumed / RUN_FILE).is_file():
         return Run.load(resumed).tokenizer
     return make_tokenizer(recipe.tokenizer, corpora.train.texts())
-
-
-def silent(line: str) -> None:
-    """Say nothing: processes other than the first."""
 
 
 def usable(corpus: Corpus | None, prepare: Preparation, bad: BadDataLog) -> EvaluationExamples | None:

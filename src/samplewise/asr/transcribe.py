@@ -12,7 +12,7 @@ from samplewise.asr.checkpoint import Recogniser
 from samplewise.asr.decode import search
 from samplewise.asr.examples import usable_features
 from samplewise.asr.problems import BadData, BadDataError, named
-from samplewise.asr.scoring import silent
+from samplewise.asr.progress import silent
 
 Say = Callable[[str], None]
 

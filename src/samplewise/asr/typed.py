@@ -156,7 +156,7 @@ def convert(hint: Any, value: Any, where: str, field: Any = None) -> Any:
     note = ""
     if hint is float and isinstance(value, str) and is_number(value):
         note = "; YAML reads 1e-3 as text, write 1.0e-3"
-    raise UserError(f"{where}: expected {named(hint)}, got {shown(value)}{note}")
+    raise UserError(f"{where}: expected {type_name(hint)}, got {shown(value)}{note}")
 
 
 def convert_union(options: tuple, value: Any, where: str, field: Any = None) -> Any:
@@ -170,7 +170,7 @@ def convert_union(options: tuple, value: Any, where: str, field: Any = None) -> 
         bare = {get_args(option)[0] if get_origin(option) is Annotated else option: option for option in options}
         if type(value) in bare:
             return convert(bare[type(value)], value, where)
-        raise UserError(f"{where}: expected {' or '.join(map(named, bare))}, got {shown(value)}")
+        raise UserError(f"{where}: expected {' or '.join(map(type_name, bare))}, got {shown(value)}")
     kinds = {kind_of(option): option for option in options}
     default = getattr(field, "default_factory", None)
     if not isinstance(value, Mapping) or ("kind" not in value and default not in options):
@@ -262,7 +262,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-def named(hint: Any) -> str:
+def type_name(hint: Any) -> str:
     names = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
     return names.get(hint, getattr(hint, "__name__", str(hint)))
 

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from samplewise import strict_json
 from samplewise.asr.errors import UserError, WriteError
@@ -20,6 +20,7 @@ from samplewise.plan.budget import show_bytes
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+ONLY_WRITING = (*FULL, errno.EROFS)  # numbers of errors that no reading gives
 MAKE_ROOM = "Make room there and give the same command again: what was saved before is whole."
 OTHER_PLACE = "Make it writable, or choose another place, and give the same command again."
 AGAIN = "Put that right and give the same command again: what was saved before is whole."
@@ -122,17 +123,34 @@ def append_line(path: Path, values: Any) -> None:
         file.write(line)
 
 
-def read_json_lines(path: Path, *, strict: bool = True) -> Iterator[Any]:
-    """The values of the lines; those that were cut short are left out.
+def read_json_lines(path: Path, *, leave_out: Literal["cut", "last", "broken"] = "cut") -> Iterator[Any]:
+    """The values of the lines.
+
+    Args:
+        leave_out: lines that are no JSON: "cut", those that begin as an object does, which `append_line` leaves in a file
+            where a kill cut one short; "last", one at the very end alone; "broken", all of them.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: if strict, a line is no JSON and not the beginning of an object; the message has its number.
+        ValueError: another line is no JSON; the message has its number.
     """
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for number, line in enumerate(lines, 1):
         try:
             if line.strip():
                 yield json.loads(line)
         except ValueError:
-            if strict and not line.startswith("{"):
+            cut = line.startswith("{") and (leave_out != "last" or number == len(lines))
+            if leave_out != "broken" and not cut:
                 raise ValueError(f"line {number}: not JSON") from None
+
+
+def remove_cut_line(path: Path) -> None:
+    """Take away a last line that a kill cut short; for files that a single process writes."""
+    with saving(path), contextlib.suppress(FileNotFoundError):
+        content = path.read_bytes()
+        last = content.rpartition(b"\n")[2]
+        try:
+            json.loads(last or b"0")
+        except ValueError:
+            os.truncate(path, len(content) - len(last))

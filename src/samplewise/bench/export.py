@@ -16,7 +16,7 @@ from samplewise.asr.corpus import Corpus
 from samplewise.asr.errors import UserError
 from samplewise.asr.examples import EvaluationExamples, Example
 from samplewise.asr.problems import BadDataLog
-from samplewise.asr.scoring import silent
+from samplewise.asr.progress import silent
 from samplewise.asr.tokenizer import OutOfVocabularyError, Tokenizer
 from samplewise.asr.writing import make_directory, write_bytes
 

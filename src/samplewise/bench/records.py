@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from samplewise import strict_json
-from samplewise.asr.writing import append_line, make_directory, read_json_lines
+from samplewise.asr.writing import append_line, make_directory, read_json_lines, remove_cut_line
 from samplewise.bench.errors import BenchError
 
 Row = dict[str, Any]
@@ -20,7 +20,7 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
     rows = []
     for path in paths:
         try:
-            found = list(read_json_lines(path))
+            found = list(read_json_lines(path, leave_out="last"))
         except OSError as error:
             raise BenchError(f"{path}: {error.strerror}") from error
         except ValueError as error:
@@ -34,6 +34,7 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
 
 def append_row(path: Path, row: Row) -> None:
     make_directory(path.parent)
+    remove_cut_line(path)
     append_line(path, strict_json.told(row))
 
 

@@ -36,7 +36,10 @@ def parse_budget(budget: int | str | None) -> int | None:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", budget)
         if not match or match[2].upper() not in UNITS:
             raise TransducerError(f'memory_budget is {budget!r}; write bytes, or text such as "512MiB" or "1.5GB"')
-        budget = int(float(match[1]) * UNITS[match[2].upper()])
+        size = float(match[1]) * UNITS[match[2].upper()]
+        if size == float("inf"):
+            raise TransducerError(f"memory_budget is {budget[:60]!r}; it is more than any machine has")
+        budget = int(size)
     if not isinstance(budget, int) or isinstance(budget, bool) or budget <= 0:
         raise TransducerError(f"memory_budget is {budget!r}; it must be a positive number of bytes")
     return budget
