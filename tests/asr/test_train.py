@@ -268,6 +268,15 @@ class DigitTexts:
         return []
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C is heard, also where the tests run in the background of a shell, which lets its jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_stop_in_the_last_evaluation_tells_the_way_on(finished, digits_directory, tmp_path, monkeypatch, capsys, number):
     directory = tmp_path / "copy"
