@@ -10,10 +10,9 @@ import numpy as np
 from numba import prange
 from torch import Tensor
 
-from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 from samplewise.kernels.numba.joint import ACTIVATIONS
-from samplewise.kernels.numba.panels import LANES, ROWS, VECTORS, WIDTH, frame, scratch
+from samplewise.kernels.numba.panels import LANES, ROWS, VECTORS, WIDTH, fill, frame, lanes, scratch
 
 FRAMES_A_TASK = 64  # about so many, which share the transposed rows of their labels
 
@@ -74,30 +73,16 @@ def _bounds(
         start, stride, labels = utterances[g, 0], utterances[g, 1], utterances[g, 2]
         frame_base, token_base, target_base = utterances[g, 4], utterances[g, 5], utterances[g, 6]
         width = min(LANES, labels + 1 - label)
-        panel, own_rows = np.zeros((VECTORS, depth, WIDTH), dtype=real), np.zeros((VECTORS, depth, WIDTH), dtype=real)
-        own_bias, finite = np.full(LANES, -np.inf, dtype=real), np.zeros(LANES, dtype=real)
-        for i in range(LANES):
-            u = label + min(i, width - 1)
-            v, lane, p = i // WIDTH, i % WIDTH, predictor_rows[token_base + u]
-            for d in range(dim):
-                panel[v, d, lane] = s.load(p[d])
-            if u < labels:
-                y = targets[target_base + u]
-                w = weight[y]
-                for d in range(dim):
-                    own_rows[v, d, lane] = s.load(w[d])
-                own_bias[i] = bias[y]
-                finite[i] = 0.0 if bias[y] == -np.inf else 1.0
-        work, counted = scratch(depth, panels.shape[1] * ROWS, bias), np.empty(LANES, dtype=real)
+        tokens = predictor_rows[token_base : token_base + labels + 1]
+        own_targets = targets[target_base : target_base + labels]
+        panel, own_rows = np.empty((VECTORS, depth, WIDTH), dtype=real), np.empty((VECTORS, depth, WIDTH), dtype=real)
+        for v in range(VECTORS):
+            fill(label // WIDTH + v, tokens, weight, own_targets, labels, panel[v], own_rows[v])
+        work = scratch(depth, panels.shape[1] * ROWS, bias)
+        own_bias, counted = np.empty(LANES, dtype=real), np.empty(LANES, dtype=real)
         by_blank, by_label = np.empty(LANES, dtype=real), np.empty(LANES, dtype=real)
         for q in range(first, stop):
-            for i in range(LANES):
-                counted[i] = finite[i]
-                u = label + i
-                if u < labels:
-                    for k in range(classes.shape[1]):
-                        if classes[q, k] == targets[target_base + u]:
-                            counted[i] = 0.0
+            lanes(label, own_targets, bias, classes[q], own_bias, counted)
             for t in range(stretches[q, 1], stretches[q, 2]):
                 frame(
                     encoder_rows[frame_base + t], panel, own_rows, activation, dim, panels[q], row_bias[q], own_bias, counted,

@@ -12,12 +12,11 @@ from numba import njit, prange
 from torch import Tensor
 
 from samplewise.kernels.numba import math as fast
-from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 from samplewise.kernels.numba.bounds import of_classes
 from samplewise.kernels.numba.intervals import first_rows
 from samplewise.kernels.numba.joint import ACTIVATIONS
-from samplewise.kernels.numba.panels import LANES, ROWS, VECTORS, WIDTH, frame, scratch
+from samplewise.kernels.numba.panels import LANES, ROWS, VECTORS, WIDTH, fill, frame, lanes, scratch
 
 
 def sweep(
@@ -38,8 +37,9 @@ def sweep(
     """
     with LOCK:
         use_threads()
+        of_stretch = array(stretches)
         _sweep(
-            _utterances(array(stretches)), array(stretches), array(encoder_rows), array(predictor_rows),
+            _utterances(of_stretch), of_stretch, array(encoder_rows), array(predictor_rows),
             ACTIVATIONS[activation], array(utterances), array(targets), array(weight), array(bias), array(classes),
             array(of_classes(rows)), array(row_bias), array(rest), array(slack), rows.shape[1], array(level), floor is not None,
             array(level if floor is None else floor),
@@ -52,33 +52,6 @@ def _utterances(stretches: np.ndarray) -> np.ndarray:
     """(K, 2) the first stretch of each utterance, and the one after its last."""
     first = np.flatnonzero(np.diff(stretches[:, 0], prepend=-1))
     return np.stack((first, np.append(first[1:], len(stretches))), axis=1)
-
-
-@njit(error_model="numpy", nogil=True)
-def _fill(block, predictor_rows, weight, targets, labels, panel, own_rows):
-    """A block (D, WIDTH) of labels in lanes: encodings (U+1, D) and rows of the output layer that are their own."""
-    panel[:], own_rows[:] = 0.0, 0.0
-    for i in range(min(WIDTH, labels + 1 - block * WIDTH)):
-        u = block * WIDTH + i
-        for d in range(predictor_rows.shape[1]):
-            panel[d, i] = s.load(predictor_rows[u, d])
-        if u < labels:
-            for d in range(predictor_rows.shape[1]):
-                own_rows[d, i] = s.load(weight[targets[u], d])
-
-
-@njit(error_model="numpy", nogil=True)
-def _lanes(label, targets, bias, classes, own_bias, counted):
-    """The biases of the panel's own labels, and which of these are among a stretch's others."""
-    for i in range(LANES):
-        own_bias[i], counted[i] = -np.inf, 0.0
-        if label + i < targets.size:
-            y = targets[label + i]
-            own_bias[i] = bias[y]
-            counted[i] = 0.0 if bias[y] == -np.inf else 1.0
-            for k in range(classes.size):
-                if classes[k] == y:
-                    counted[i] = 0.0
 
 
 @njit(error_model="numpy", nogil=True)
@@ -146,11 +119,11 @@ def _go_on(
                     break
                 block = label // WIDTH
                 if told != label:
-                    _lanes(label, own_targets, bias, classes[q], own_bias, counted)
+                    lanes(label, own_targets, bias, classes[q], own_bias, counted)
                     told = label
                     for b in range(block, block + VECTORS):
                         if not filled[b]:
-                            _fill(b, tokens, weight, own_targets, labels, panels[b], own_rows[b])
+                            fill(b, tokens, weight, own_targets, labels, panels[b], own_rows[b])
                             filled[b] = True
                 frame(
                     encoder_rows[frame_base + t], panels[block : block + VECTORS], own_rows[block : block + VECTORS],

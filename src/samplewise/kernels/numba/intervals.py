@@ -97,10 +97,9 @@ def _backward(lp_blank, lp_label, rows, labels, p_blank, p_label, alpha, likelih
         below[max(high, first) : stop] = 0.0
         _probabilities(lp_blank[at : at + count], p_blank[:count])
         _probabilities(lp_label[at : at + count], p_label[:count])
-        p_label[count - 1] = 0.0
         for i in range(count):
             p_blank[i] *= below[low + i]
-        beta[count] = 0.0
+        beta[count] = 0.0  # nothing goes over the edge
         for i in range(count - 1, -1, -1):
             x = p_blank[i] + p_label[i] * beta[i + 1]
             beta[i] = 0.0 if x <= TINY else x

@@ -26,6 +26,33 @@ def scratch(depth, count, like):
     )  # fmt: skip
 
 
+@njit(error_model="numpy", nogil=True)
+def fill(block, predictor_rows, weight, targets, labels, panel, own_rows):
+    """A block (D, WIDTH) of labels in lanes: encodings (U+1, D) and rows of the output layer that are their own."""
+    panel[:], own_rows[:] = 0.0, 0.0
+    for i in range(min(WIDTH, labels + 1 - block * WIDTH)):
+        u = block * WIDTH + i
+        for d in range(predictor_rows.shape[1]):
+            panel[d, i] = s.load(predictor_rows[u, d])
+        if u < labels:
+            for d in range(predictor_rows.shape[1]):
+                own_rows[d, i] = s.load(weight[targets[u], d])
+
+
+@njit(error_model="numpy", nogil=True)
+def lanes(label, targets, bias, classes, own_bias, counted):
+    """The biases of the panel's own labels, and which of these are among a stretch's others."""
+    for i in range(LANES):
+        own_bias[i], counted[i] = -np.inf, 0.0
+        if label + i < targets.size:
+            y = targets[label + i]
+            own_bias[i] = bias[y]
+            counted[i] = 0.0 if bias[y] == -np.inf else 1.0
+            for k in range(classes.size):
+                if classes[k] == y:
+                    counted[i] = 0.0
+
+
 @njit(fastmath={"contract"}, error_model="numpy", nogil=True)
 def frame(
     encoding, panel, own_rows, activation, dim, panels, row_bias, own_bias, counted, count, rest, slack, work, by_blank,
