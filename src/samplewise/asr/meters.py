@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.trainer_callback import ExportableState
 
 from samplewise import Observation
 from samplewise.asr.memory import proc_status
@@ -45,6 +46,22 @@ class StepTimes(transformers.TrainerCallback):
         steps, self.steps = self.steps, []
         means = [statistics.fmean(column) for column in zip(*steps, strict=True)]
         return dict(zip(NAMES, means, strict=True)) if means else {}
+
+
+class Remembered(transformers.TrainerCallback, ExportableState):
+    """A callback whose attributes are saved with the checkpoints, and taken up by a run that goes on from one."""
+
+    def remembered(self) -> dict[str, Any]:
+        """The attributes, as JSON has them."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": self.remembered()}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        saved = state.stateful_callbacks.get(type(self).__name__, {})
+        for name, value in saved.get("attributes", {}).items() if state.global_step else ():
+            setattr(self, name, value)
 
 
 class LossReports:

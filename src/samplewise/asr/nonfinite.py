@@ -6,18 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import transformers
 from accelerate.utils import gather_object
-from transformers.trainer_callback import ExportableState
 
 from samplewise.asr.errors import UserError
+from samplewise.asr.meters import Remembered
 from samplewise.asr.recipe import TrainingOptions
 
 SHOWN = 32  # utterances of a step that its line names
 Say = Callable[[str], None]
 
 
-class Nonfinite(transformers.TrainerCallback, ExportableState):
+class Nonfinite(Remembered):
     """Keeps such steps from the weights. What it has found is saved with the checkpoints.
 
     Gradients are those of all processes together, so all of them decide alike. With fp16 gradients that overflow while their
@@ -67,13 +66,8 @@ class Nonfinite(transformers.TrainerCallback, ExportableState):
                 "and at training.learning_rate; the same command with --resume --set training.most_nonfinite=N goes on."
             )
 
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"steps": self.steps, "found": self.found}}
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__, {})
-        for name, value in saved.get("attributes", {}).items() if state.global_step else ():
-            setattr(self, name, value)
+    def remembered(self) -> dict[str, Any]:
+        return {"steps": self.steps, "found": self.found}
 
 
 def told(step: int, batches: Sequence[dict[str, Any]]) -> str:

@@ -16,7 +16,6 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
-from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput
 
 import samplewise
@@ -26,7 +25,7 @@ from samplewise.asr.checkpoint import Run
 from samplewise.asr.errors import WriteError
 from samplewise.asr.evaluate import evaluate
 from samplewise.asr.examples import Batch, EvaluationExamples, TrainingExamples, collate
-from samplewise.asr.meters import LossReports, StepFrames, StepTimes, imbalance, load_average, peak_bytes
+from samplewise.asr.meters import LossReports, Remembered, StepFrames, StepTimes, imbalance, load_average, peak_bytes
 from samplewise.asr.model import Transducer
 from samplewise.asr.nonfinite import Nonfinite
 from samplewise.asr.recipe import Recipe
@@ -264,8 +263,8 @@ def training_arguments(recipe: Recipe, directory: Path, *, evaluate: bool) -> tr
     )
 
 
-class Progress(transformers.TrainerCallback, ExportableState):
-    """What a run has done over all its parts, and the batch with the most lattice nodes; saved with the checkpoints.
+class Progress(Remembered):
+    """What a run has done over all its parts, and the batch with the most lattice nodes.
 
     `seconds` are the wall's, `cpu_seconds` those of all threads of this process.
 
@@ -298,14 +297,12 @@ class Progress(transformers.TrainerCallback, ExportableState):
             self.nodes = nodes
             self.largest = {"encoder_lengths": encoder_lengths, "target_lengths": target_lengths}
 
-    def state(self) -> dict[str, Any]:
+    def remembered(self) -> dict[str, Any]:
         kept = {name: getattr(self, name) for name in ("largest", "nodes", "utterances")}
-        return {"args": {}, "attributes": {"before": self.seconds, "cpu_before": self.cpu_seconds, **kept}}
+        return {"before": self.seconds, "cpu_before": self.cpu_seconds, **kept}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__, {})
-        for name, value in saved.get("attributes", {}).items() if state.global_step else ():
-            setattr(self, name, value)
+        super().on_train_begin(args, state, control, **kwargs)
         self.started, self.cpu_started = time.monotonic(), time.process_time()
 
 
