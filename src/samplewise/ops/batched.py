@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samplewise.kernels.eager.activation import activate, derivative
+from samplewise.kernels.eager.activation import OF_SUMS, activate, derivative
 from samplewise.kernels.layout import padded_table
 from samplewise.observe import report_group
 from samplewise.ops.problem import Gradients, Problem
@@ -28,9 +28,7 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tenso
 
     s = p.encoder_out[:, :, None] + p.predictor_out[:, None]  # (B, T, U+1, D)
     s.masked_fill_(~real_node[..., None], 0.0)  # whatever the padding holds, NaN included, ends here
-    z = (
-        activate(s if p.activation not in ("sigmoid", "gelu", "silu") else s.clone(), p.activation).to(p.compute).reshape(-1, D)
-    )  # f^J
+    z = activate(s.clone() if p.activation in OF_SUMS else s, p.activation).to(p.compute).reshape(-1, D)  # f^J
     h = z @ p.weight.t()  # f^O, (B T (U+1), V)
 
     node = torch.arange(h.shape[0], device=p.device)

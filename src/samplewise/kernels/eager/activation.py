@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+OF_SUMS = ("sigmoid", "gelu", "silu")  # whose derivative is made of x = encoder row + predictor row, not of act(x)
+
 
 def activate(x: Tensor, activation: str) -> Tensor:
     """act(x), in place where PyTorch has it in place."""
@@ -24,7 +26,7 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 def derivative(x: Tensor, y: Tensor, activation: str) -> Tensor | float:
-    """act'(x), from y = act(x) where that suffices (tanh, relu) and from x elsewhere."""
+    """act'(x), from y = act(x), or from x for those `OF_SUMS`."""
     if activation == "tanh":
         return 1.0 - y * y
     if activation == "relu":
