@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,13 +29,6 @@ A_LABEL = 0.25  # nats: of so much loss, and more, the corridor is too large a p
 SMALL, LARGE = 30.0, 500.0  # nats: a loss that is always tried, and what plain float64 can do
 MOST_UTTERANCES = 64  # of a group, so that a part of their stretches has several of each
 KEPT_PARTS = 3  # of the stretches, whose weights stay from one sweep to the next
-
-
-class Exact(NamedTuple):
-    """Nodes (K,) of a group whose emissions are exact."""
-
-    nodes: Tensor
-    emissions: Emissions
 
 
 @dataclass(frozen=True)
@@ -167,10 +159,10 @@ def is_worth_it(group: Group, size: int) -> bool:
 def find(
     problem: Problem, group: Group, whole: Whole, slack: Slack, tile: Tile, kept: Kept | None, buffers: Tensor, limit: float,
     most: int,
-) -> tuple[Tensor, Exact | None, Corridor | None]:  # fmt: skip
-    """The classes of the group's stretches; nodes that are exact now, no more than `most`; and a corridor that all but `limit`
-    of the probability of the paths stays in, if there is one that is worth it: its bounds are in the first two of the buffers
-    (4, N) then."""
+) -> tuple[Tensor, tuple[Tensor, Emissions] | None, Corridor | None]:  # fmt: skip
+    """The classes of the group's stretches; nodes that are exact now, no more than `most`, and their emissions; and a corridor
+    that all but `limit` of the probability of the paths stays in, if there is one that is worth it: its bounds are in the first
+    two of the buffers (4, N) then."""
     sweeps = Sweeps(problem, group, whole, slack, tile)
     nodes, labels = group.table[:, FRAMES] * group.table[:, STRIDE], group.table[:, LABELS]
     size = buffers.shape[1]
@@ -190,13 +182,13 @@ def find(
     places = problem.kernels.select(*buffers[2:], narrow.table, losses, FIRST / int(arcs.amax()))
     if places.numel() > most:
         return sweeps.classes, None, None
-    exact = Exact(narrow.nodes_of(places), Emissions.empty(places.numel(), problem))
-    emission_pass(problem, group, exact.nodes, tile, exact.emissions, kept, packed=True)
-    narrow.write(buffers[2:], -torch.inf, places, exact.emissions)
+    exact = chosen, emissions = narrow.nodes_of(places), Emissions.empty(places.numel(), problem)
+    emission_pass(problem, group, chosen, tile, emissions, kept, packed=True)
+    narrow.write(buffers[2:], -torch.inf, places, emissions)
     lattice(*buffers[2:], group.table, narrow.rows, losses, None, None)
     if not bool((losses <= LARGE).all()):
         return sweeps.classes, exact, None
-    narrow.write(buffers[2:], torch.nan, places, exact.emissions)
+    narrow.write(buffers[2:], torch.nan, places, emissions)
     level = level_of(losses, limit, arcs)
     return sweeps.classes, exact, sweeps.run(level, None, room, (narrow.rows, *buffers[2:]), list(buffers))
 

@@ -35,10 +35,8 @@ from samplewise.plan.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, SMALL
 OUTSIDE = 1 / 4  # of the tolerance: what the paths that leave the exact nodes may have
 LEFT_OUT = 1 / 2  # of the tolerance: what the gradients leave out
 SAMPLE = 128  # nodes
-LIKELY, SURE = (
-    0.4,
-    0.8,
-)  # the mean over them of the likeliest class, below which bounds are in vain; SURE for small layers; measured
+LIKELY = 0.4  # the mean over them of the likeliest class, below which bounds are in vain; measured
+SURE = 0.8  # the same, for small layers
 MOST_ROUNDS = 6  # then every node is made exact
 MARGIN = 1 / 8  # of what may be outside: what a selection leaves out where emissions are bounds
 
@@ -92,12 +90,14 @@ class Band:
             self.pieces, self.exact, self.filled = [corridor], [[]], 0
         elif len(self.pieces) == 1:
             self.classes = [classes]
+        if exact is None:
+            return
+        nodes, emissions = exact
         for piece, parts in zip(self.pieces, self.exact, strict=True):
-            if exact is not None:
-                places = piece.places_of(exact.nodes)
-                here = places >= 0
-                parts.append(Exact.of(places[here], Emissions(*(part[here] for part in exact.emissions))))
-        if corridor is not None and exact is not None:
+            places = piece.places_of(nodes)
+            here = places >= 0
+            parts.append(Exact.of(places[here], Emissions(*(part[here] for part in emissions))))
+        if corridor is not None:
             self.put(self.fill(0), self.exact[0][0])
 
     def fill(self, i: int) -> list[Tensor]:

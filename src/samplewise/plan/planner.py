@@ -27,10 +27,8 @@ EXACT_NODE = 24 + 2 * 4 + 2 * 4  # bytes of an exact node: in two lists, its emi
 PIECE = 1 << 17  # nodes of a piece of an utterance that is too long to hold floats for all of its nodes, or more
 CORRIDOR = 0.3  # of the nodes: a corridor of more is no less work than all of them; measured
 WIDE = 0.85  # of the nodes: exact emissions on so many are no less work than on all
-CERTAIN_WORK, SMALL_WORK = (
-    100_000,
-    5000,
-)  # multiply-adds a node of an output layer: beside it bounds cost next to nothing, or as much
+CERTAIN_WORK = 100_000  # multiply-adds a node of an output layer, beside which bounds cost next to nothing
+SMALL_WORK = 5000  # beside which they cost as much
 NODE_WORK, LATTICE_WORK = 3000, 2000  # what takes as long of a node beside the output layer, and in a lattice; measured
 TINY = 20_000_000  # multiply-adds of an output layer; of less, the steps of "guided" take longer than what they save; measured
 TINY_LAYER = 2000  # multiply-adds a node
