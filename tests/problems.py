@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import samplewise
 from samplewise.reference import reference_loss
@@ -46,6 +46,17 @@ class Problem:
 
     def replace(self, **changes) -> Problem:
         return replace(self, **changes)
+
+
+class Joint(nn.Module):
+    """head(tanh(encoder_out + predictor_out)): what `transducer_loss` has for a joint, as a module."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, encoder_out: Tensor, predictor_out: Tensor) -> Tensor:
+        return self.head(torch.tanh(encoder_out + predictor_out))
 
 
 def make(

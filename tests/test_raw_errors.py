@@ -6,19 +6,10 @@ from torch import nn
 
 import samplewise
 from samplewise import TransducerError
-from tests.problems import error, make, ours, truth
+from tests.problems import Joint, error, make, ours, truth
 
 PROBLEM = make((6, 4), (3, 2), dtype=torch.float64)
 HEAD = nn.Linear(6, 11).double()
-
-
-class Joint(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = HEAD
-
-    def forward(self, encoder_out, predictor_out):
-        return self.head(torch.tanh(encoder_out + predictor_out))
 
 
 class Joiner(nn.Module):
@@ -33,7 +24,7 @@ LABELS = {name: INTEGERS[name] for name in ("targets", "target_lengths")}
 ENCODINGS = {name: PROBLEM.inputs[name] for name in ("encoder_out", "predictor_out")}
 GIVEN = {
     samplewise.transducer_loss: PROBLEM.inputs,
-    samplewise.joint_loss: {"joint": Joint(), **ENCODINGS, **INTEGERS},
+    samplewise.joint_loss: {"joint": Joint(HEAD), **ENCODINGS, **INTEGERS},
     samplewise.rnnt_loss: {
         "logits": torch.zeros(2, 6, 4, 11), "logit_lengths": INTEGERS["encoder_lengths"], "blank": 0, **LABELS,
     },

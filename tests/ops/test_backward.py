@@ -7,7 +7,7 @@ from torch import nn
 import samplewise
 from samplewise import TransducerError
 from samplewise.reference import reference_loss, reference_loss_from_logits
-from tests.problems import error, make
+from tests.problems import Joint, error, make
 
 PROBLEM = make((4, 2), (2, 1), vocab=4, dim=3, dtype=torch.float64)
 INTEGERS = (PROBLEM.targets, PROBLEM.encoder_lengths, PROBLEM.target_lengths)
@@ -17,16 +17,7 @@ with torch.no_grad():
     HEAD.bias.copy_(PROBLEM.bias)
 
 
-class Joint(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = HEAD
-
-    def forward(self, encoder_out, predictor_out):
-        return self.head(torch.tanh(encoder_out + predictor_out))
-
-
-JOINT = Joint()
+JOINT = Joint(HEAD)
 ENCODINGS = (PROBLEM.encoder_out, PROBLEM.predictor_out)
 LOGITS = (torch.randn(2, 4, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64),)
 
