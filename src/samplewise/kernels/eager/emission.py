@@ -62,10 +62,9 @@ def _gradient(
 ) -> None:  # fmt: skip
     by_blank, by_label = gamma_blank[node], gamma_label[node]
     occupancy = (by_blank + by_label)[:, None]
-    whole = log_denominator[node][:, None]
-    high = whole.to(bias.dtype)
-    low = (whole - high).to(bias.dtype)
-    gradient = (logits.to(bias.dtype) + bias).sub_(high).sub_(low).exp_().mul_(occupancy)  # (R, C)
+    level = log_denominator[node][:, None].to(bias.dtype)
+    gradient = (logits.to(bias.dtype) + bias).sub_(level).exp_()  # (R, C)
+    gradient *= occupancy / gradient.sum(1, keepdim=True)  # the softmax, however the scores were rounded before
     gradient[:, blank] -= by_blank
     gradient.scatter_add_(1, label.clamp(min=0)[:, None], -by_label.masked_fill(label < 0, 0.0)[:, None])
     gradient.masked_fill_(occupancy == 0, 0.0)

@@ -55,7 +55,7 @@ def emission_gradient(
 
 
 @njit(fastmath=EXACT, error_model="numpy", nogil=True)
-def _above(element, bias, level):
+def above(element, bias, level):
     """score - level, in this order: numba hands a caller's fastmath down, and reassociated it would round as level does."""
     return (s.load(element) + bias) - level
 
@@ -70,12 +70,12 @@ def _largest(row, bias):
 
 
 @njit(fastmath=SUMS, error_model="numpy", nogil=True)
-def _log_sum_exp(row, bias):
+def log_sum_exp(row, bias):
     """The largest score, and the log of the sum of all relative to it: apart they keep the digits that their sum would lose."""
     top = _largest(row, bias)
     total = s.type_of(top, 0.0)
     for v in range(row.size):
-        total += s.exp(_above(row[v], bias[v], top))
+        total += s.exp(above(row[v], bias[v], top))
     return top, s.type_of(top, libm.log(total))
 
 
@@ -83,17 +83,30 @@ def _log_sum_exp(row, bias):
 def _emission(logits, bias, node, label, blank, log_denominator, lp_blank, lp_label):
     for r in prange(logits.shape[0]):
         row, n, y = logits[r], node[r], label[r]
-        top, rest = _log_sum_exp(row, bias)
+        top, rest = log_sum_exp(row, bias)
         log_denominator[n] = np.float64(top) + np.float64(rest)
-        lp_blank[n] = _above(row[blank], bias[blank], top) - rest
-        lp_label[n] = _above(row[y], bias[y], top) - rest if y >= 0 else -np.inf
+        lp_blank[n] = above(row[blank], bias[blank], top) - rest
+        lp_label[n] = above(row[y], bias[y], top) - rest if y >= 0 else -np.inf
+
+
+@njit(fastmath=SUMS, error_model="numpy", nogil=True)
+def shares(row, bias, level, out):
+    """exp(score - level) of every class, and their sum. What rounds the scores here may not be what rounded them when the
+    level was made, in another product of another shape; divided by this sum they are the softmax all the same."""
+    total = s.type_of(level, 0.0)
+    for v in range(row.size):
+        x = s.exp(above(row[v], bias[v], level))
+        out[v] = x
+        total += x
+    return total
 
 
 @njit(fastmath=EXACT, error_model="numpy", nogil=True)
-def _gradient_row(row, bias, denominator, low, occupancy, column_sum):
-    smallest = s.type_of(denominator, 1e-37)  # products below this are denormal in float32: slow, and worth nothing
+def scale(row, shares, factor, column_sum):
+    """The shares times a factor into the row, and on to the column sums."""
+    smallest = s.type_of(factor, 1e-37)  # products below this are denormal in float32: slow, and worth nothing
     for v in range(row.size):
-        x = occupancy * s.exp(_above(row[v], bias[v], denominator) - low)
+        x = factor * shares[v]
         x = s.type_of(x, 0.0) if abs(x) < smallest else x
         column_sum[v] += x
         row[v] = s.encode(x, row[v])
@@ -103,7 +116,7 @@ def _gradient_row(row, bias, denominator, low, occupancy, column_sum):
 def _emission_gradient(logits, bias, node, label, blank, log_denominator, gamma_blank, gamma_label, partial):
     rows, parts = logits.shape[0], partial.shape[0]
     for part in prange(parts):
-        column_sum = partial[part]
+        column_sum, share = partial[part], np.empty(logits.shape[1], dtype=bias.dtype)
         for r in range(rows * part // parts, rows * (part + 1) // parts):
             row, n, y = logits[r], node[r], label[r]
             by_blank, by_label = gamma_blank[n], gamma_label[n]
@@ -111,16 +124,10 @@ def _emission_gradient(logits, bias, node, label, blank, log_denominator, gamma_
             if occupancy == 0.0:
                 row[:] = s.encode(occupancy, row[0])
                 continue
-            denominator = s.type_of(bias[0], log_denominator[n])
-            low = s.type_of(bias[0], log_denominator[n] - np.float64(denominator))
-            # Both arcs' entries from the logits, before they are gone: the row may hold only eight bits of them after.
-            d_blank = occupancy * s.exp(_above(row[blank], bias[blank], denominator) - low) - by_blank
-            d_label = s.type_of(d_blank, 0.0)
-            if y >= 0:
-                d_label = occupancy * s.exp(_above(row[y], bias[y], denominator) - low) - by_label
-            _gradient_row(row, bias, denominator, low, occupancy, column_sum)
-            row[blank] = s.encode(d_blank, row[blank])
+            factor = occupancy / shares(row, bias, s.type_of(bias[0], log_denominator[n]), share)
+            scale(row, share, factor, column_sum)
+            row[blank] = s.encode(factor * share[blank] - by_blank, row[blank])
             column_sum[blank] -= by_blank
             if y >= 0:
-                row[y] = s.encode(d_label, row[y])
+                row[y] = s.encode(factor * share[y] - by_label, row[y])
                 column_sum[y] -= by_label

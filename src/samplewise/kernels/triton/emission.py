@@ -57,10 +57,16 @@ def emission_gradient(
     each = blocks(blocks(rows, height), max(1, parts)) * height  # rows of a part
     if rows:
         sums = torch.empty(parts, classes, dtype=d_bias.dtype, device=d_bias.device)
+        totals = torch.empty(rows if across > 1 else 0, dtype=d_bias.dtype, device=d_bias.device)
         with on(logits):
+            if across > 1:
+                _totals[(blocks(rows, height),)](
+                    stored, bias, node, log_denominator, totals, rows, classes, stored.stride(0), HEIGHT=height, WIDTH=width,
+                    num_warps=WARPS,
+                )  # fmt: skip
             _emission_gradient[(parts, across)](
-                stored, bias, node, label, log_denominator, gamma_blank, gamma_label, sums, rows, classes, blank, each,
-                stored.stride(0), HEIGHT=height, WIDTH=width, num_warps=WARPS,
+                stored, bias, node, label, log_denominator, gamma_blank, gamma_label, sums, totals, rows, classes, blank, each,
+                stored.stride(0), WHOLE=across == 1, HEIGHT=height, WIDTH=width, num_warps=WARPS,
             )  # fmt: skip
         d_bias += sums.sum(0)
 
@@ -97,10 +103,30 @@ def _emission(
     tl.store(lp_label + n, tl.where(y >= 0, (score - top) - rest.to(REAL), float("-inf")), mask=live)
 
 
+@triton.jit(do_not_specialize=["rows", "classes"])
+def _totals(
+    logits, bias, node, log_denominator, totals, rows, classes, row_stride, HEIGHT: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """Of every row the sum of exp(score - denominator). What rounds the scores here may not be what rounded them when the
+    denominator was made, in another product of another shape; divided by this sum they are the softmax all the same."""
+    REAL: tl.constexpr = bias.dtype.element_ty
+    r = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT)
+    live = r < rows
+    level = tl.load(log_denominator + tl.load(node + r, mask=live, other=0)).to(REAL)
+    total = tl.zeros((HEIGHT,), REAL)
+    for first in range(0, classes, WIDTH):
+        v = first + tl.arange(0, WIDTH)
+        held = live[:, None] & (v < classes)[None, :]
+        score = widen(tl.load(logits + r[:, None] * row_stride + v[None, :], mask=held, other=0), REAL)
+        score += tl.load(bias + v, mask=v < classes, other=0.0)[None, :]
+        total += tl.sum(tl.where(held, tl.exp(score - level[:, None]), 0.0), 1)
+    tl.store(totals + r, total, mask=live)
+
+
 @triton.jit(do_not_specialize=["rows", "classes", "blank", "each"])
 def _emission_gradient(
-    logits, bias, node, label, log_denominator, gamma_blank, gamma_label, sums, rows, classes, blank, each, row_stride,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    logits, bias, node, label, log_denominator, gamma_blank, gamma_label, sums, totals, rows, classes, blank, each, row_stride,
+    WHOLE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     REAL: tl.constexpr = bias.dtype.element_ty
     part = tl.program_id(0).to(tl.int64)
@@ -114,14 +140,16 @@ def _emission_gradient(
         y = tl.load(label + r, mask=live, other=-1)
         by_blank = tl.load(gamma_blank + n, mask=live, other=0.0)
         by_label = tl.load(gamma_label + n, mask=live, other=0.0)
-        whole = tl.load(log_denominator + n, mask=live, other=0.0)
-        high = whole.to(REAL)
-        low = (whole - high).to(REAL)
+        level = tl.load(log_denominator + n, mask=live, other=0.0).to(REAL)
         occupancy = by_blank + by_label
         held = live[:, None] & (v < classes)[None, :]
         place = logits + r[:, None] * row_stride + v[None, :]
         score = widen(tl.load(place, mask=held, other=0), REAL) + offset[None, :]
-        x = occupancy[:, None] * tl.exp((score - high[:, None]) - low[:, None])
+        x = tl.where(held, tl.exp(score - level[:, None]), 0.0)
+        total = tl.sum(x, 1)
+        if not WHOLE:
+            total = tl.load(totals + r, mask=live, other=1.0)
+        x *= (occupancy / total)[:, None]
         x = tl.where(tl.abs(x) < 1e-37, 0.0, x)  # not worth a denormal number
         x -= tl.where((v == blank)[None, :], by_blank[:, None], 0.0)
         x -= tl.where(v[None, :] == y[:, None], by_label[:, None], 0.0)
