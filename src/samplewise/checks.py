@@ -8,6 +8,7 @@ import logging
 import math
 import operator
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from samplewise.errors import TransducerError
+from samplewise.topology import Topology, named
 
 logger = logging.getLogger("samplewise")
 
@@ -112,6 +114,16 @@ def check_fastemit(fastemit_lambda: float) -> float:
     if not 0.0 <= number < math.inf:
         raise TransducerError(f"fastemit_lambda is {fastemit_lambda}; it must be a number from 0 on")
     return number
+
+
+def check_topology(topology: Topology | str, rows: int | None = None, blank: int = 0) -> Topology:
+    """The topology, whose columns an output layer of so many rows has."""
+    found = topology if isinstance(topology, Topology) else named(topology) if isinstance(topology, str) else None
+    if found is None:
+        raise TransducerError(f"topology is {_a(topology)}; it must be a name, or made by samplewise.topology")
+    if rows is not None:
+        found.check(rows, blank)
+    return found
 
 
 def check_blank(blank: int, classes: int) -> int:
@@ -235,11 +247,12 @@ def check_integers(
 def check_values(
     targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *, frames: int, tokens: int, classes: int | None, blank:
     int, encoder: str = "encoder_out", predictor: str = "predictor_out", lengths_name: str = "encoder_lengths",
+    blanks: Sequence[int] = (),
 ) -> Lengths:  # fmt: skip
     """Bring the lengths to the host (the one synchronisation of a call) and check every number in use.
 
     frames and tokens are the padded sizes T and U + 1; without classes the labels are not checked. Labels beyond an utterance's
-    length are never looked at.
+    length are never looked at. `blanks` are classes that are no labels besides the blank.
     """
     batch, width = targets.shape
     parts = (encoder_lengths, target_lengths, targets.reshape(-1))
@@ -260,7 +273,7 @@ def check_values(
                 )
         if classes is not None:
             labels = host[2 * batch :].view(batch, width)
-            _check_labels(labels, host[batch : 2 * batch], classes, blank)
+            _check_labels(labels, host[batch : 2 * batch], classes, blank, blanks)
             if exchangeable and bool((_within(labels, host[:batch]) == _are_labels(labels, classes, blank)).all()):
                 _warn_exchanged(lengths_name)
     except TransducerError as error:
@@ -306,10 +319,17 @@ def _are_labels(targets: Tensor, classes: int, blank: int) -> Tensor:
     return (targets >= 0) & (targets < classes) & (targets != blank)
 
 
-def _check_labels(targets: Tensor, lengths: Tensor, classes: int, blank: int) -> None:
-    wrong = _within(targets, lengths) & ~_are_labels(targets, classes, blank)
+def _check_labels(targets: Tensor, lengths: Tensor, classes: int, blank: int, blanks: Sequence[int] = ()) -> None:
+    are_labels = _are_labels(targets, classes, blank)
+    for other in blanks:
+        are_labels &= targets != other
+    wrong = _within(targets, lengths) & ~are_labels
     if wrong.any():
         b, u = wrong.nonzero()[0].tolist()
         label = int(targets[b, u])
-        why = "that is the blank" if label == blank else f"there are {classes} classes"
-        raise TransducerError(f"targets[{b}, {u}] is {label}, but {why}: a label must be in 0..{classes - 1} and not {blank}")
+        why = "that is a blank" if label in blanks else f"there are {classes} classes"
+        why = "that is the blank" if label == blank else why
+        others = "".join(f" or {other}" for other in blanks)
+        raise TransducerError(
+            f"targets[{b}, {u}] is {label}, but {why}: a label must be in 0..{classes - 1} and not {blank}{others}"
+        )

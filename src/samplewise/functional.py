@@ -11,6 +11,7 @@ from samplewise.ops.logits import rnnt
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, wide_dtype
 from samplewise.ops.transducer import Options, transducer_each, transducer_sum
 from samplewise.plan.budget import parse_budget
+from samplewise.topology import Topology
 from samplewise.vocabulary import SampledVocabulary, check_vocabulary
 
 LARGEST_BUDGET = 2**63 - 1  # that an operator takes
@@ -21,7 +22,7 @@ def transducer_loss(
     encoder_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0, activation: str = "tanh", reduction: str = "mean",
     method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None,
     vocabulary: SampledVocabulary | None = None, fastemit_lambda: float = 0.0, generator: torch.Generator | None = None,
-    on_nonfinite: str = "keep",
+    on_nonfinite: str = "keep", topology: Topology | str = "regular",
 ) -> Tensor:  # fmt: skip
     """Exact transducer (RNN-T) loss of a joint network z = act(encoder_out + predictor_out), logits = z weight^T + bias.
 
@@ -30,7 +31,8 @@ def transducer_loss(
     Args:
         encoder_out: (B, T, D) acoustic encodings, already projected to the joint dimension D.
         predictor_out: (B, U+1, D) label encodings, already projected; row u has seen u labels.
-        weight: (V, D) output layer; blank is one of the V classes.
+        weight: (V, D) output layer; blank is one of the V classes. With `topology.tdt` (V + K, D): a row for each of K durations
+            follows those of the classes.
         bias: (V,) or None.
         targets: (B, U) labels, int32 or int64. What lies beyond an utterance's length is never read.
         encoder_lengths: (B,) frames of each utterance, 1..T, int32 or int64.
@@ -52,6 +54,8 @@ def transducer_loss(
         generator: not used: what "guided" draws is seeded by itself.
         on_nonfinite: what to do with an utterance whose loss is infinite or NaN: "keep" it in the loss, count it as "zero", or
             "raise". Its gradients are zero in any case, and the others' untouched.
+        topology: what arcs leave a node, and over which softmaxes: "regular", "modified", "constrained" or "hat", or one made
+            by `samplewise.topology`, such as `samplewise.topology.tdt(durations=(0, 1, 2, 3, 4), sigma=0.02)`.
 
     Returns:
         float32 loss (float64 for float64 inputs), a scalar or (B,).
@@ -81,14 +85,16 @@ def transducer_loss(
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
     checks.check_encodings(encoder_out, predictor_out, weight, bias)
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
-    blank, classes, class_bias = checks.check_blank(blank, weight.shape[0]), None, None
+    lattice = checks.check_topology(topology)
+    blank, classes, class_bias = checks.check_blank(blank, max(1, weight.shape[0] - lattice.extra)), None, None
+    lattice.check(weight.shape[0], blank)
     if vocabulary is not None:
-        check_vocabulary(vocabulary, weight.shape[0], blank, encoder_out.shape[0])
+        check_vocabulary(vocabulary, weight.shape[0] - lattice.extra, blank, encoder_out.shape[0])
         classes, class_bias = vocabulary.classes, vocabulary.log_weight
     options = Options(
         blank, activation, method, min(parse_budget(memory_budget) or 0, LARGEST_BUDGET),
         checks.check_tolerance(tolerance), checks.check_fastemit(fastemit_lambda),
-        _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite,
+        _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite, lattice.key,
     )  # fmt: skip
     inputs = (encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, classes, class_bias)
     wanted = _wanted(encoder_out, predictor_out, weight, bias)

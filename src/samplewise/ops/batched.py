@@ -11,14 +11,15 @@ from torch import Tensor
 from samplewise.kernels.eager.activation import OF_SUMS, activate, derivative
 from samplewise.kernels.layout import padded_table
 from samplewise.observe import report_group
+from samplewise.ops.lattices import Occupancy
 from samplewise.ops.problem import Gradients, Problem
 from samplewise.ops.samplewise import clear_unusable
-from samplewise.ops.tiles import add_product
+from samplewise.ops.tiles import add_product, no_emissions
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tensor:
     """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
-    p, kernels = problem, problem.kernels
+    p = problem
     B, T, _ = p.encoder_out.shape
     width = p.predictor_out.shape[1]  # U + 1
     D = p.weight.shape[1]
@@ -33,28 +34,28 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tenso
 
     node = torch.arange(h.shape[0], device=p.device)
     label = _labels(p, T, width)  # (B T (U+1),)
-    P_D = torch.empty(h.shape[0], dtype=weights.dtype, device=p.device)
-    lp_blank, lp_label = (torch.empty(h.shape[0], dtype=p.real, device=p.device) for _ in range(2))
-    kernels.emission(h, p.bias, node, label, p.blank, P_D, lp_blank, lp_label)  # f^W_1
+    out = no_emissions(h.shape[0], p)
+    p.lattice.emission(h, p.bias, node, label, out)  # f^W_1
 
     nodes = sum(t * (u + 1) for t, u in zip(*p.lengths, strict=True))
     report_group("batched", 0, B, nodes, active=None if gradients is None else nodes)
     losses = weights.new_empty(B)
     table = padded_table(p.lengths.frames, p.lengths.labels, T, width, p.device)
     if gradients is None:
-        p.lattice(lp_blank, lp_label, table, weights, losses, None, None)  # f^W_2, f^W_3
+        p.lattice.run(out.entries, table, weights, losses, None)  # f^W_2, f^W_3
         return losses
-    gammas = [torch.zeros_like(lp_blank) for _ in range(2)]
-    p.lattice(lp_blank, lp_label, table, weights, losses, gammas[0], gammas[1])
+    gammas = torch.zeros_like(out.entries)
+    p.lattice.run(out.entries, table, weights, losses, gammas)
+    p.lattice.weigh(gammas)
 
-    kernels.emission_gradient(h, p.bias, node, label, p.blank, P_D, *gammas, gradients.bias)  # f^W_4, in place
+    p.lattice.gradient(h, p.bias, node, label, Occupancy(out.denominators, gammas), gradients.bias)  # f^W_4, in place
     clear_unusable(z, table, losses)
     if gradients.weight is not None:
         add_product(gradients.weight, h, z)  # d theta^O
     if gradients.wants_encodings:
         dz = (h @ p.weight).to(p.real)
         dz *= derivative(s.reshape(-1, D).to(p.real), z.to(p.real), p.activation)
-        dz.masked_fill_((gammas[0] + gammas[1] == 0)[:, None], 0.0)
+        dz.masked_fill_(sum(p.lattice.occupancies(gammas))[:, None] == 0, 0.0)
         dz = dz.view(B, T, width, D)
         if gradients.encoder is not None:
             gradients.encoder += dz.sum(2)

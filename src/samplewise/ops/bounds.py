@@ -15,7 +15,7 @@ from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TARGET_BASE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
-from samplewise.ops.tiles import Emissions, Tile, forward_tile, joint_tile
+from samplewise.ops.tiles import Tile, forward_tile, joint_tile, no_emissions
 from samplewise.plan.planner import PROBES, bound_choices, probed_at_once, stretch_frames, stretches_at_once
 
 SAMPLE = 8  # stretches that say how many classes it takes
@@ -48,9 +48,9 @@ class Whole(NamedTuple):
 
 def bound(
     problem: Problem, group: Group, whole: Whole, slack: Slack, tile: Tile, frames: tuple[int, int], table: Tensor,
-    classes: Tensor | None, ub_blank: Tensor, ub_label: Tensor,
+    classes: Tensor | None, entries: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Write upper bounds of both emissions of every node of some frames of each utterance, and return the classes (Q, S+1) that
+    """Write upper bounds of the entries (E, N) of every node of some frames of each utterance, and return the classes (Q, S+1) that
     they were made with, which may be given. `table` (G, 7) says where nodes lie in the outputs; else it is the group's."""
     lengths, here = problem.lengths, slice(group.first, group.stop)
     stretches = on_device(problem.device, cut(lengths.frames[here], lengths.labels[here], frames))  # (Q, 3)
@@ -67,7 +67,7 @@ def bound(
         found.append(chosen)
         problem.kernels.bounds(
             *rows, table, group.targets, problem.weight, problem.bias, part, chosen,
-            *gather(problem, whole, part, chosen, slack), ub_blank, ub_label,
+            *gather(problem, whole, part, chosen, slack), *entries,
         )  # fmt: skip
     return torch.cat(found)
 
@@ -105,13 +105,13 @@ def choose(
     at_once = min(max(1, tile.rows // PROBES), probed_at_once(problem.weight.shape[0], problem.real.itemsize))
     for some, stretch in zip(node.split(at_once), stretches.split(at_once), strict=True):
         count = some.numel()
-        here, found = tile.head(count), Emissions.empty(count, problem)
+        here, found = tile.head(count), no_emissions(count, problem)
         forward_tile(problem, group, some.flatten(), here)
         place = torch.arange(count, device=problem.device)
-        problem.kernels.emission(here.h, problem.bias, place, here.label, problem.blank, *found)
+        problem.lattice.emission(here.h, problem.bias, place, here.label, found)
         scores = here.h.to(problem.real)
         scores += problem.bias
-        scores -= found.log_denominator.to(problem.real)[:, None]
+        scores -= found.denominators[0].to(problem.real)[:, None]
         best = scores.view(*some.shape, -1).amax(1)  # (q, V)
         best[:, problem.blank] = -torch.inf
         if problem.weight.shape[0] > FEW and problem.device.type == "cpu":

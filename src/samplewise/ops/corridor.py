@@ -18,8 +18,9 @@ from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, on_device
 from samplewise.ops.bounds import Slack, Whole, choose, cut, gather, how_many
+from samplewise.ops.lattices import Emissions
 from samplewise.ops.problem import Group, Problem
-from samplewise.ops.tiles import Emissions, Kept, Tile, emission_pass
+from samplewise.ops.tiles import Kept, Tile, emission_pass, no_emissions
 from samplewise.plan.planner import CORRIDOR, stretches_at_once
 
 NARROW = math.exp(-8)  # of what comes down to a frame: what is looked at first
@@ -72,7 +73,7 @@ class Corridor:
         """Both emissions of some places into `out` (2, N), and another number into all others."""
         for first, stop in self.places.tolist():
             out[:, first:stop] = otherwise
-        out[0, places], out[1, places] = emissions.lp_blank, emissions.lp_label
+        out[:, places] = emissions.entries
 
 
 class Sweeps:
@@ -182,7 +183,7 @@ def find(
     places = problem.kernels.select(*buffers[2:], narrow.table, losses, FIRST / int(arcs.amax()))
     if places.numel() > most:
         return sweeps.classes, None, None
-    exact = chosen, emissions = narrow.nodes_of(places), Emissions.empty(places.numel(), problem)
+    exact = chosen, emissions = narrow.nodes_of(places), no_emissions(places.numel(), problem)
     emission_pass(problem, group, chosen, tile, emissions, kept, packed=True)
     narrow.write(buffers[2:], -torch.inf, places, emissions)
     lattice(*buffers[2:], group.table, narrow.rows, losses, None, None)

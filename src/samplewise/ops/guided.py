@@ -27,9 +27,10 @@ from samplewise.observe import report_group
 from samplewise.ops import buffers, tiled
 from samplewise.ops.bounds import Slack, Whole, bound
 from samplewise.ops.corridor import Corridor, find, is_worth_it
+from samplewise.ops.lattices import Emissions, Occupancy
 from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
-from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, forward_tile, gradient_pass
+from samplewise.ops.tiles import Kept, Tile, emission_pass, forward_tile, gradient_pass, no_emissions, select
 from samplewise.plan.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, SMALL_WORK, WIDE, Schedule
 
 OUTSIDE = 1 / 4  # of the tolerance: what the paths that leave the exact nodes may have
@@ -43,17 +44,11 @@ MARGIN = 1 / 8  # of what may be outside: what a selection leaves out where emis
 
 @dataclass
 class Exact:
-    """Nodes of a piece whose emissions are exact, and their occupancies under the last lattice, each (K,)."""
+    """Nodes of a piece whose emissions are exact, and their occupancies under the last lattice (E, K)."""
 
     places: Tensor  # ascending, in the piece
     emissions: Emissions
-    gamma_blank: Tensor
-    gamma_label: Tensor
-
-    @classmethod
-    def of(cls, places: Tensor, emissions: Emissions) -> Exact:
-        none = emissions.lp_blank.new_empty(0)
-        return cls(places, emissions, none, none)
+    gammas: Tensor | None = None
 
 
 @dataclass
@@ -67,7 +62,7 @@ class Band:
     tile: Tile
     kept: Kept | None
     pieces: Sequence[Piece | Corridor]
-    buffers: Tensor  # (4, nodes of the largest piece)
+    buffers: Tensor  # (2 E, nodes of the largest piece)
     classes: list[Tensor | None]  # of each piece's stretches, once they are chosen
     exact: list[list[Exact]]  # of each piece
     filled: int | None = None  # the piece whose emissions lie in the buffers
@@ -75,7 +70,8 @@ class Band:
     @classmethod
     def of(cls, problem: Problem, group: Group, whole: Whole, most: int, tile: Tile, kept: Kept | None) -> Band:
         pieces = pieces_of(group, most)
-        floats = buffers.empty((4, max(piece.nodes for piece in pieces)), problem.real, problem.device)
+        size = max(piece.nodes for piece in pieces)
+        floats = buffers.empty((2 * problem.lattice.entries, size), problem.real, problem.device)
         slack = Slack.of(problem, group, whole)
         return cls(problem, group, whole, slack, tile, kept, pieces, floats, [None] * len(pieces), [[] for _ in pieces])
 
@@ -96,38 +92,42 @@ class Band:
         for piece, parts in zip(self.pieces, self.exact, strict=True):
             places = piece.places_of(nodes)
             here = places >= 0
-            parts.append(Exact.of(places[here], Emissions(*(part[here] for part in emissions))))
+            parts.append(Exact(places[here], emissions.at(here)))
         if corridor is not None:
-            self.put(self.fill(0), self.exact[0][0])
+            self.put(self.fill(0)[0], self.exact[0][0])
 
-    def fill(self, i: int) -> list[Tensor]:
-        """Both emissions of piece i, and room for both of its occupancies."""
+    def fill(self, i: int) -> tuple[Tensor, Tensor]:
+        """The emissions of piece i, and room for its occupancies, each (E, N)."""
         piece = self.pieces[i]
-        views = [buffer[: piece.nodes] for buffer in self.buffers]
+        if isinstance(piece, Corridor):
+            both = self.buffers[:, : piece.nodes]
+        else:
+            both = self.buffers.view(-1)[: len(self.buffers) * piece.nodes].view(len(self.buffers), -1)
+        entries, gammas = both.chunk(2)
         if self.filled != i and isinstance(piece, Piece):
             table = self.group.table
             if len(self.pieces) > 1:
                 table = table.clone()
                 table[0, START] -= piece.first
             self.classes[i] = bound(
-                self.problem, self.group, self.whole, self.slack, self.tile, piece.frames, table, self.classes[i], *views[:2]
+                self.problem, self.group, self.whole, self.slack, self.tile, piece.frames, table, self.classes[i], entries
             )
             for part in self.exact[i]:
-                self.put(views, part)
+                self.put(entries, part)
             self.filled = i
-        return views
+        return entries, gammas
 
-    def put(self, views: list[Tensor], part: Exact) -> None:
-        views[0][part.places], views[1][part.places] = part.emissions.lp_blank, part.emissions.lp_label
+    def put(self, entries: Tensor, part: Exact) -> None:
+        entries[:, part.places] = part.emissions.entries
 
     def make_exact(self, i: int, places: Tensor) -> None:
         """Exact emissions for places of piece i, which is filled."""
         if places.numel():
-            found = Emissions.empty(places.numel(), self.problem)
+            found = no_emissions(places.numel(), self.problem)
             nodes = self.pieces[i].nodes_of(places)
             emission_pass(self.problem, self.group, nodes, self.tile, found, self.kept, packed=True)
-            self.exact[i].append(Exact.of(places, found))
-            self.put(self.fill(i), self.exact[i][-1])
+            self.exact[i].append(Exact(places, found))
+            self.put(self.fill(i)[0], self.exact[i][-1])
 
     @property
     def visited_nodes(self) -> int:
@@ -138,31 +138,31 @@ class Band:
     def exact_nodes(self) -> int:
         return sum(part.places.numel() for parts in self.exact for part in parts)
 
-    def lattices(self, losses: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
-        """Each piece's number, emissions and occupancies under the emissions as they are now; the losses (G,) are known before
+    def lattices(self, losses: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Each piece's number and occupancies (E, N) under the emissions as they are now; the losses (G,) are known before
         the first of them. A piece may be made more exact while it is one's own turn: that shows in the next lattices."""
         ones, only = torch.ones_like(losses), self.pieces[0]
         if len(self.pieces) == 1:
-            views = self.fill(0)
+            entries, gammas = self.fill(0)
             if isinstance(only, Corridor):
-                self.problem.kernels.interval_lattice(*views[:2], self.group.table, only.rows, losses, *views[2:])
+                self.problem.kernels.interval_lattice(*entries, self.group.table, only.rows, losses, *gammas)
             else:
-                self.problem.kernels.lattice(*views[:2], self.group.table, ones, losses, *views[2:])
-            yield 0, views
+                self.problem.lattice.run(entries, self.group.table, ones, losses, gammas)
+            yield 0, gammas
             return
         edges, pieces = Edges(self.problem, self.group), [piece for piece in self.pieces if isinstance(piece, Piece)]
         for i, piece in enumerate(pieces):
-            edges.forward(self.problem, piece, *self.fill(i)[:2])
+            edges.forward(self.problem, piece, self.fill(i)[0])
         losses.copy_(edges.loss)
         for i in range(len(pieces) - 1, -1, -1):
-            views = self.fill(i)
-            edges.backward(self.problem, pieces[i], views[0], views[1], losses[0], ones[0], views[2], views[3])
-            yield i, views
+            entries, gammas = self.fill(i)
+            edges.backward(self.problem, pieces[i], entries, losses[0], ones[0], gammas)
+            yield i, gammas
 
-    def outside(self, i: int, views: list[Tensor], losses: Tensor) -> Tensor:
+    def outside(self, i: int, gammas: Tensor, losses: Tensor) -> Tensor:
         """(G,) the occupancy outside the exact nodes of piece i, summed, and what the paths have that leave it, if it is a
         corridor: paths that are not within the exact nodes have no larger a share."""
-        piece, occupancy = self.pieces[i], views[2] + views[3]
+        piece, occupancy = self.pieces[i], torch.add(*self.problem.lattice.occupancies(gammas))
         for part in self.exact[i]:
             occupancy.index_fill_(0, part.places, 0.0)
         if isinstance(piece, Corridor):
@@ -171,10 +171,10 @@ class Band:
         sizes = piece.table[:, FRAMES] * piece.table[:, STRIDE]
         return torch.segment_reduce(occupancy, "sum", lengths=sizes, unsafe=True)
 
-    def missing(self, i: int, views: list[Tensor], losses: Tensor, share: float) -> Tensor:
+    def missing(self, i: int, gammas: Tensor, losses: Tensor, share: float) -> Tensor:
         """Places of piece i that are not exact and are among the fewest that leave such a share of the occupancy outside."""
         piece = self.pieces[i]
-        found = self.problem.kernels.select(*views[2:], piece.table, losses, share)
+        found = select(self.problem, gammas, piece.table, losses, share)
         if self.exact[i]:
             lacks = torch.ones(piece.nodes, dtype=torch.bool, device=found.device)
             for part in self.exact[i]:
@@ -182,10 +182,10 @@ class Band:
             found = found[lacks[found]]
         return found
 
-    def note(self, i: int, views: list[Tensor]) -> None:
+    def note(self, i: int, gammas: Tensor) -> None:
         """Keep the occupancies of the exact nodes of piece i."""
         for part in self.exact[i]:
-            part.gamma_blank, part.gamma_label = views[2][part.places], views[3][part.places]
+            part.gammas = gammas[:, part.places]
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
@@ -212,7 +212,7 @@ def run_group(
     if kept is not None:
         kept.clear()
     band = Band.of(problem, group, whole, schedule.whole, tile, kept)
-    limit = tolerance * OUTSIDE / problem.label_factor
+    limit = tolerance * OUTSIDE / problem.lattice.label_factor
     band.narrow(limit * MARGIN, schedule.exact_nodes)
     settled = settle(band, losses[here], limit, schedule.exact_nodes)
     if settled is None:
@@ -248,14 +248,14 @@ def settle(band: Band, losses: Tensor, limit: float, most: int) -> tuple[int, fl
     share = limit * MARGIN / max(t + u for t, u in zip(frames, labels, strict=True))  # an utterance's occupancies sum to T + U
     for rounds in range(MOST_ROUNDS + 1):
         outside = torch.zeros_like(losses)
-        for i, views in band.lattices(losses):
+        for i, gammas in band.lattices(losses):
             if rounds:
-                outside += band.outside(i, views, losses)
-                band.note(i, views)
+                outside += band.outside(i, gammas, losses)
+                band.note(i, gammas)
             last = i == 0  # of the pieces on the way back, and the only one where all utterances are whole
             if last and rounds and (largest := float(outside.max())) <= limit:
                 return rounds, largest
-            missing = band.missing(i, views, losses, share)  # none of an utterance whose loss is not finite
+            missing = band.missing(i, gammas, losses, share)  # none of an utterance whose loss is not finite
             exact = band.exact_nodes + missing.numel()
             if exact > most or exact * work + rounds * everything * LATTICE_WORK > WIDE * everything * work:
                 return None
@@ -269,21 +269,20 @@ def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, 
     """Gradients from the exact nodes that carry all but the tolerance of the occupancy; returns how many they are."""
     problem, group = band.problem, band.group
     pairs = zip(band.pieces, band.exact, strict=True)
-    parts = [(piece.nodes_of(part.places), part) for piece, parts in pairs for part in parts if part.gamma_blank.numel()]
-    nodes, order = torch.cat([nodes for nodes, _ in parts]).sort()
-    denominator = torch.cat([part.emissions.log_denominator for _, part in parts])[order]
-    by_blank, by_label = (
-        torch.cat(gammas)[order] for gammas in zip(*((p.gamma_blank, p.gamma_label) for _, p in parts), strict=True)
-    )
+    parts = [
+        (piece.nodes_of(part.places), part.emissions.denominators, part.gammas)
+        for piece, parts in pairs for part in parts if part.gammas is not None
+    ]  # fmt: skip
+    nodes, order = torch.cat([nodes for nodes, _, _ in parts]).sort()
+    denominators, gammas = (torch.cat([part[k] for part in parts], 1)[:, order] for k in (1, 2))
     starts = torch.cat((group.table[:, START], group.table.new_full((1,), group.nodes)))
     place = torch.searchsorted(nodes, starts)  # where each utterance's nodes begin
     table = torch.zeros_like(group.table)
     table[:, START], table[:, FRAMES], table[:, STRIDE] = place[:-1], place.diff(), 1
-    if problem.label_factor != 1.0:
-        by_label = by_label * problem.label_factor
-    chosen = problem.kernels.select(by_blank, by_label, table, losses, problem.share(tolerance, group, losses))
+    problem.lattice.weigh(gammas)
+    chosen = select(problem, gammas, table, losses, problem.share(tolerance, group, losses))
     nodes = nodes[chosen]
     weight = weights[torch.searchsorted(starts, nodes, right=True) - 1].to(problem.real)
-    occupancy = Occupancy(denominator[chosen], by_blank[chosen] * weight, by_label[chosen] * weight)
+    occupancy = Occupancy(denominators[:, chosen], gammas[:, chosen] * weight)
     gradient_pass(problem, group, nodes, band.tile, occupancy, gradients, band.kept, packed=True)
     return nodes.numel()

@@ -6,7 +6,6 @@ piece are made when it is its turn, so those of every piece but the last are mad
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +23,7 @@ class Piece:
     first: int
     stop: int
     frames: tuple[int, int]  # those of an utterance in pieces
+    after: int  # frames of the utterance behind them
     table: Tensor  # (G, 7) of the piece as if it were all that there is, nodes from 0 on
 
     @property
@@ -41,14 +41,14 @@ class Piece:
 def pieces_of(group: Group, whole: int) -> list[Piece]:
     """The group in one piece, or its one utterance in several if it has more than `whole` nodes."""
     if group.stop - group.first > 1 or group.nodes <= whole:
-        return [Piece(0, group.nodes, (0, 1 << 62), group.table)]
+        return [Piece(0, group.nodes, (0, 1 << 62), 0, group.table)]
     row = group.table[0].tolist()
     step, found = piece_frames(row[FRAMES], row[LABELS], whole), []
     for t in range(0, row[FRAMES], step):
         stop = min(t + step, row[FRAMES])
         table = group.table.clone()
         table[0, START], table[0, FRAMES], table[0, FRAME_BASE] = 0, stop - t, row[FRAME_BASE] + t
-        found.append(Piece(t * row[STRIDE], stop * row[STRIDE], (t, stop), table))
+        found.append(Piece(t * row[STRIDE], stop * row[STRIDE], (t, stop), row[FRAMES] - stop, table))
     return found
 
 
@@ -57,26 +57,22 @@ class Edges:
 
     def __init__(self, problem: Problem, group: Group) -> None:
         width = int(group.table[0, STRIDE])
-        self.above = torch.full((width,), -math.inf, dtype=torch.float64, device=problem.device)
-        self.below = self.above.clone()
-        self.above[0] = self.below[-1] = 0.0
+        self.above, self.below = (problem.lattice.edge(width, problem.device) for _ in range(2))
+        self.above[0, 0] = 0.0
         self.rows: list[Tensor] = []
 
-    def forward(self, problem: Problem, piece: Piece, lp_blank: Tensor, lp_label: Tensor) -> None:
+    def forward(self, problem: Problem, piece: Piece, entries: Tensor) -> None:
         self.rows.append(self.above.clone())
-        problem.kernels.forward_piece(lp_blank, lp_label, piece.table, self.above)
+        problem.lattice.forward_piece(entries, piece.table, piece.after, self.above)
 
     @property
     def loss(self) -> Tensor:
         """After the last piece."""
-        return -self.above[-1]
+        return -self.above[0, -1]
 
     def backward(
-        self, problem: Problem, piece: Piece, lp_blank: Tensor, lp_label: Tensor, loss: Tensor, weight: Tensor,
-        gamma_blank: Tensor, gamma_label: Tensor,
+        self, problem: Problem, piece: Piece, entries: Tensor, loss: Tensor, weight: Tensor, gammas: Tensor
     ) -> None:  # fmt: skip
         """Posteriors of a piece, from the last to the first."""
         above = self.rows.pop()
-        problem.kernels.backward_piece(
-            lp_blank, lp_label, piece.table, above, self.below, loss, weight, gamma_blank, gamma_label
-        )
+        problem.lattice.backward_piece(entries, piece.table, piece.after, above, self.below, loss, weight, gammas)

@@ -12,6 +12,7 @@ from torch import Tensor
 from samplewise.checks import Lengths
 from samplewise.kernels.backend import exponentials_of
 from samplewise.kernels.layout import packed_table
+from samplewise.ops.lattices import Lattice
 
 SUREST = 1 / 64  # nats a frame or label: measured, see docs/methods.md
 ENCODER, PREDICTOR, WEIGHT, BIAS = 1, 2, 4, 8  # which gradients are wanted, as bits
@@ -82,7 +83,7 @@ class Problem:
     blank: int
     activation: str
     kernels: ModuleType
-    label_factor: float = 1.0  # of the posteriors of label arcs, 1 + lambda of FastEmit
+    lattice: Lattice
 
     @property
     def compute(self) -> torch.dtype:
@@ -95,15 +96,6 @@ class Problem:
     @property
     def device(self) -> torch.device:
         return self.weight.device
-
-    def lattice(
-        self, lp_blank: Tensor, lp_label: Tensor, table: Tensor, weights: Tensor, losses: Tensor,
-        gamma_blank: Tensor | None, gamma_label: Tensor | None,
-    ) -> None:  # fmt: skip
-        """The kernel `lattice`, whose posteriors of label arcs become what the gradients are made of."""
-        self.kernels.lattice(lp_blank, lp_label, table, weights, losses, gamma_blank, gamma_label)
-        if gamma_label is not None and self.label_factor != 1.0:
-            gamma_label.mul_(self.label_factor)
 
     @property
     def may_use_exponentials(self) -> bool:

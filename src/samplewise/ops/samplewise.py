@@ -14,7 +14,7 @@ from torch import Tensor
 from samplewise.kernels.layout import FRAMES, START, STRIDE
 from samplewise.observe import report_group
 from samplewise.ops.problem import Gradients, Group, Problem
-from samplewise.ops.tiles import Emissions, Tile, emission_pass, gradient_tile, run_lattice
+from samplewise.ops.tiles import Tile, emission_pass, gradient_tile, no_emissions, run_lattice
 from samplewise.plan.planner import Schedule
 
 
@@ -35,7 +35,7 @@ def run_group(
     """Lines 4 to 12 for the utterances in flight; their tensors are freed when this returns."""
     node = torch.arange(group.nodes, device=problem.device)
     tile = tile.head(group.nodes)
-    out = Emissions.empty(group.nodes, problem)
+    out = no_emissions(group.nodes, problem)
     emission_pass(problem, group, node, tile, out, fuse=False)  # lines 5 to 7
     occupancy = run_lattice(problem, group, out, weights, losses, gradients is not None)
     if gradients is not None:  # lines 8 to 11

@@ -10,9 +10,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from samplewise.observe import report_group
+from samplewise.ops.lattices import Emissions, Occupancy
 from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
-from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, emission_pass, gradient_pass, run_lattice
+from samplewise.ops.tiles import Kept, Tile, emission_pass, gradient_pass, no_emissions, run_lattice, select
 from samplewise.plan.planner import Schedule
 
 
@@ -38,14 +39,14 @@ def run_group(
     if len(pieces) > 1:
         run_pieces(problem, group, pieces, weights, losses, gradients, tolerance, tile)
         return
-    out = Emissions.empty(group.nodes, problem)
+    out = no_emissions(group.nodes, problem)
     emission_pass(problem, group, None, tile, out, kept)
     occupancy = run_lattice(problem, group, out, weights, losses, gradients is not None)
     active = None
     if gradients is not None:
         here = losses[group.first : group.stop]
         share = problem.share(tolerance, group, here)
-        active = problem.kernels.select(*occupancy[1:], group.table, here, share)
+        active = select(problem, occupancy.gammas, group.table, here, share)
         gradient_pass(problem, group, active, tile, occupancy, gradients, kept)
     active_nodes = None if active is None else active.numel()
     report_group("tiled", group.first, group.stop, group.nodes, active=active_nodes)
@@ -57,10 +58,10 @@ def run_pieces(
 ) -> None:  # fmt: skip
     """The passes over one long utterance, whose floats are held for one piece at a time; emissions are made twice."""
     here, edges = slice(group.first, group.stop), Edges(problem, group)
-    buffer = Emissions.empty(max(piece.nodes for piece in pieces), problem)
+    buffer = no_emissions(max(piece.nodes for piece in pieces), problem)
     for piece in pieces:
         out = emissions(problem, group, piece, tile, buffer)
-        edges.forward(problem, piece, out.lp_blank, out.lp_label)
+        edges.forward(problem, piece, out.entries)
     losses[here] = edges.loss
     active = None
     if gradients is not None:
@@ -69,13 +70,11 @@ def run_pieces(
         for piece in reversed(pieces):
             if piece is not pieces[-1]:
                 out = emissions(problem, group, piece, tile, buffer)
-            parts = out.lp_blank, out.lp_label
-            edges.backward(problem, piece, *parts, losses[group.first], weights[group.first], *parts)
-            if problem.label_factor != 1.0:
-                out.lp_label.mul_(problem.label_factor)
-            chosen = problem.kernels.select(*parts, piece.table, losses[here], share)
+            edges.backward(problem, piece, out.entries, losses[group.first], weights[group.first], out.entries)
+            problem.lattice.weigh(out.entries)
+            chosen = select(problem, out.entries, piece.table, losses[here], share)
             active += chosen.numel()
-            occupancy = Occupancy(*(part[chosen] for part in out))
+            occupancy = Occupancy(*out.at(chosen))
             gradient_pass(problem, group, chosen + piece.first, tile, occupancy, gradients, packed=True, rows=rows)
         gradients.close(problem, group)
     report_group("tiled", group.first, group.stop, group.nodes, active=active)
@@ -83,6 +82,6 @@ def run_pieces(
 
 def emissions(problem: Problem, group: Group, piece: Piece, tile: Tile, buffer: Emissions) -> Emissions:
     """Those of a piece, in the buffer."""
-    out = Emissions(*(part[: piece.nodes] for part in buffer))
+    out = buffer.head(piece.nodes)
     emission_pass(problem, group, range(piece.first, piece.stop), tile, out, packed=True)
     return out

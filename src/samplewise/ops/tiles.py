@@ -7,37 +7,22 @@ that the next tile overwrites; h becomes dL/dh in place. Matrix products are PyT
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from samplewise.kernels.backend import fused_emission_of
 from samplewise.ops import buffers
+from samplewise.ops.lattices import Emissions, Occupancy, TwoArcs
 from samplewise.ops.problem import Gradients, Group, Problem, wide_dtype
 
 
-class Emissions(NamedTuple):
-    """Three floats a node of a group: log softmax denominator and the log-probabilities of blank and next label, each (N,)."""
-
-    log_denominator: Tensor
-    lp_blank: Tensor
-    lp_label: Tensor
-
-    @classmethod
-    def empty(cls, nodes: int, problem: Problem) -> Emissions:
-        def empty(dtype: torch.dtype) -> Tensor:
-            return buffers.empty((nodes,), dtype, problem.device)
-
-        return cls(empty(wide_dtype(problem.device)), empty(problem.real), empty(problem.real))
-
-
-class Occupancy(NamedTuple):
-    """What the gradient of a node is made of: its log denominator and the (scaled) posteriors of its two arcs, each (N,)."""
-
-    log_denominator: Tensor
-    gamma_blank: Tensor
-    gamma_label: Tensor
+def no_emissions(nodes: int, problem: Problem) -> Emissions:
+    """Room for those of some nodes."""
+    lattice = problem.lattice
+    return Emissions(
+        buffers.empty((lattice.heads, nodes), wide_dtype(problem.device), problem.device),
+        buffers.empty((lattice.entries, nodes), problem.real, problem.device),
+    )
 
 
 @dataclass(frozen=True)
@@ -141,7 +126,7 @@ def gradient_tile(
 ) -> None:  # fmt: skip
     """h becomes dh; then dW += dh^T z, db += sum dh, dz = dh W, and dz goes on to the rows of the encodings. `at` (R,) says
     where the occupancies of the tile's nodes are."""
-    problem.kernels.emission_gradient(tile.h, problem.bias, at, tile.label, problem.blank, *occupancy, gradients.bias)
+    problem.lattice.gradient(tile.h, problem.bias, at, tile.label, occupancy, gradients.bias)
     if gradients.weight is not None:
         add_product(gradients.weight, tile.h, tile.z)
     if gradients.wants_encodings:
@@ -162,7 +147,7 @@ def emission_pass(
     """
     every = nodes if nodes is not None else range(group.nodes)
     count = len(every)
-    fused = fused_emission_of(problem.kernels, problem.compute) if fuse else None
+    fused = fused_emission_of(problem.kernels, problem.compute) if fuse and isinstance(problem.lattice, TwoArcs) else None
     for start in range(0, count, tile.rows):
         stop = min(start + tile.rows, count)
         some = every[start:stop]
@@ -171,16 +156,15 @@ def emission_pass(
         here, stays = tile.head(stop - start), kept is not None and kept.room >= stop - start
         if kept is not None and stays:
             here = kept.place(node, here)
-        results = (out.log_denominator, out.lp_blank, out.lp_label)
         if fused is not None and not stays:
             problem.kernels.locate(node, group.table, group.targets, here.frame, here.token, here.label)
             fused(
                 group.encoder_rows, group.predictor_rows, here.frame, here.token, problem.activation, problem.weight,
-                problem.bias, at, here.label, problem.blank, *results,
+                problem.bias, at, here.label, problem.blank, out.denominators[0], *out.entries,
             )  # fmt: skip
         else:
             forward_tile(problem, group, node, here)
-            problem.kernels.emission(here.h, problem.bias, at, here.label, problem.blank, *results)
+            problem.lattice.emission(here.h, problem.bias, at, here.label, out)
     if kept is not None:
         kept.whole = nodes is None and kept.held == count
 
@@ -222,6 +206,12 @@ def gradient_pass(
 def run_lattice(problem: Problem, group: Group, out: Emissions, weights: Tensor, losses: Tensor, gradient: bool) -> Occupancy:
     """The group's part of losses (B,), and the emissions turned into occupancies in place where gradients are wanted."""
     here = slice(group.first, group.stop)
-    blank, label = (out.lp_blank, out.lp_label) if gradient else (None, None)
-    problem.lattice(out.lp_blank, out.lp_label, group.table, weights[here], losses[here], blank, label)
-    return Occupancy(out.log_denominator, out.lp_blank, out.lp_label)
+    problem.lattice.run(out.entries, group.table, weights[here], losses[here], out.entries if gradient else None)
+    if gradient:
+        problem.lattice.weigh(out.entries)
+    return Occupancy(*out)
+
+
+def select(problem: Problem, gammas: Tensor, table: Tensor, losses: Tensor, share: float) -> Tensor:
+    """The nodes that carry all but a share of the occupancy."""
+    return problem.kernels.select(*problem.lattice.occupancies(gammas), table, losses, share)

@@ -17,6 +17,7 @@ from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.observe import calling, planned
 from samplewise.ops import batched, guided, reasons, sampled, samplewise, tiled
+from samplewise.ops.lattices import Arcs, Lattice, TwoArcs
 from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
 from samplewise.ops.problem import (
     BIAS,
@@ -32,6 +33,7 @@ from samplewise.ops.problem import (
 )
 from samplewise.plan.budget import default_budget, device_of
 from samplewise.plan.planner import Sizes, schedule_of
+from samplewise.topology import named
 
 
 class Options(NamedTuple):
@@ -45,11 +47,12 @@ class Options(NamedTuple):
     fastemit_lambda: float
     compute_dtype: torch.dtype
     on_nonfinite: str
+    topology: str
 
 
 OPTION_TYPES = (
     "int blank, str activation, str method, int memory_budget, float tolerance, float fastemit_lambda, "
-    "ScalarType compute_dtype, str on_nonfinite"
+    "ScalarType compute_dtype, str on_nonfinite, str topology"
 )
 INPUT_TYPES = (
     "Tensor encoder_out, Tensor predictor_out, Tensor weight, Tensor? bias, Tensor targets, Tensor encoder_lengths, "
@@ -61,10 +64,11 @@ HALF_RANGE = 1024.0  # in float16 dL/dh, at most 1 a node (FastEmit: 1 + lambda)
 
 def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple[Tensor, Gradients | None]:
     """Losses (B,) float64 and the wanted gradients of sum_b weights[b] loss[b]."""
-    weight, real = inputs.weight, real_dtype(options.compute_dtype)
+    weight, real, topology = inputs.weight, real_dtype(options.compute_dtype), named(options.topology)
     lengths = check_values(
         inputs.targets, inputs.encoder_lengths, inputs.target_lengths, frames=inputs.encoder_out.shape[1],
-        tokens=inputs.predictor_out.shape[1], classes=weight.shape[0], blank=options.blank,
+        tokens=inputs.predictor_out.shape[1], classes=weight.shape[0] - topology.extra, blank=options.blank,
+        blanks=topology.blanks(options.blank)[1:],
     )  # fmt: skip
     weights = weights.to(device=weight.device, dtype=wide_dtype(weight.device)).contiguous()
     scale = 1.0
@@ -130,10 +134,14 @@ def default_tolerance(compute: torch.dtype) -> float:
 def problem_of(inputs: Inputs, lengths: Lengths, options: Options) -> Problem:
     weight, bias, real = inputs.weight, inputs.bias, real_dtype(options.compute_dtype)
     bias = torch.zeros(weight.shape[0], dtype=real, device=weight.device) if bias is None else bias
+    kernels, topology, factor = backend_for(weight.device), named(options.topology), 1.0 + options.fastemit_lambda
+    lattice: Lattice = TwoArcs(kernels, options.blank, factor)
+    if topology.name != "regular":
+        lattice = Arcs(kernels, topology, topology.bind(weight.shape[0], options.blank), factor)
     return Problem(
         inputs.encoder_out.detach(), inputs.predictor_out.detach(), weight.detach().to(options.compute_dtype).contiguous(),
         bias.detach().to(real).contiguous(), inputs.targets.to(device=weight.device, dtype=torch.int64), lengths, options.blank,
-        options.activation, backend_for(weight.device), 1.0 + options.fastemit_lambda,
+        options.activation, kernels, lattice,
     )  # fmt: skip
 
 

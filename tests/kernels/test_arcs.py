@@ -1,0 +1,95 @@
+"""The general lattice: losses and posteriors of every topology against autograd of the truth, whole and in pieces."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+from samplewise.kernels.layout import packed_table
+from samplewise.reference_topologies import NOWHERE, log_likelihood
+from tests.test_reference_topologies import TOPOLOGIES
+
+BACKENDS = ["eager", "numba"]
+FRAMES, LABELS = [7, 1, 5, 3, 4], [3, 0, 5, 4, 0]
+
+
+def made(topology, dtype=torch.float64, seed=0):
+    """Entries (E, N) of a packed group, its table and its nodes."""
+    torch.manual_seed(seed)
+    table, nodes = packed_table(FRAMES, LABELS, 9, 9, 9, torch.device("cpu"))
+    entries = torch.randn(len(topology.entries), nodes, dtype=torch.float64).mul(3).sub(2).to(dtype)
+    for start, stride, labels, *_ in table.tolist():
+        frames = (entries.shape[1] - start) // stride
+        last = torch.arange(frames) * stride + start + labels
+        entries[topology.label_entry, last[last < nodes]] = -torch.inf
+    return entries, table
+
+
+def truth(topology, entries, table, weights):
+    """Losses and posteriors by the recursion and its derivative."""
+    leaf = entries.double().clamp(min=NOWHERE).requires_grad_()
+    losses = []
+    for start, stride, labels, frames, *_ in table.tolist():
+        part = leaf[:, start : start + frames * stride].view(len(leaf), frames, stride)[:, :, : labels + 1]
+        losses.append(-log_likelihood(part, topology))
+    found = torch.stack(losses)
+    usable = torch.isfinite(found)
+    gradient = torch.autograd.grad((found[usable] * weights[usable]).sum(), leaf)[0]
+    return found.detach(), -gradient
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)
+def test_losses_and_posteriors(topology, backend, dtype):
+    kernels = importlib.import_module(f"samplewise.kernels.{backend}")
+    entries, table = made(topology, dtype)
+    form, weights = (
+        topology.bind(20, 0 if topology.name != "multi_blank" else 19),
+        torch.tensor([1.0, 2.0, 0.5, -1.0, 3.0]).double(),
+    )
+    expected, posteriors = truth(topology, entries, table, weights)
+    losses, gammas = torch.empty(len(table), dtype=torch.float64), torch.full_like(entries, 7.0)
+    kernels.arcs_lattice(entries, table, form, weights, losses, None)
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
+    kernels.arcs_lattice(entries, table, form, weights, losses, gammas)
+    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
+    close = {"rtol": 1e-10, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-6, "atol": 1e-7}
+    torch.testing.assert_close(gammas, posteriors.to(dtype), **close)
+    kernels.arcs_lattice(entries, table, form, weights, losses, entries)  # in their place
+    torch.testing.assert_close(entries, gammas, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)
+def test_an_utterance_in_pieces(topology, backend, step):
+    kernels = importlib.import_module(f"samplewise.kernels.{backend}")
+    torch.manual_seed(step)
+    frames, labels = 11, 4
+    table, nodes = packed_table([frames], [labels], frames, labels + 1, labels, torch.device("cpu"))
+    entries = torch.randn(len(topology.entries), nodes, dtype=torch.float64).sub(2)
+    entries[topology.label_entry, labels :: labels + 1] = -torch.inf
+    form = topology.bind(20, 0 if topology.name != "multi_blank" else 19)
+    expected, posteriors = truth(topology, entries, table, torch.ones(1).double())
+    above = torch.full((form.reach, labels + 1), -torch.inf, dtype=torch.float64)
+    above[0, 0] = 0.0
+    kept, pieces = [], []
+    for first in range(0, frames, step):
+        count = min(step, frames - first)
+        piece = packed_table([count], [labels], frames, labels + 1, labels, torch.device("cpu"))[0]
+        pieces.append((piece, slice(first * (labels + 1), (first + count) * (labels + 1)), frames - first - count))
+        kept.append(above.clone())
+        kernels.arcs_forward_piece(entries[:, pieces[-1][1]].contiguous(), piece, form, pieces[-1][2], above)
+    loss = -above[0, -1]
+    torch.testing.assert_close(loss, expected[0], rtol=1e-12, atol=1e-12)
+    below, gammas = torch.full_like(above, -torch.inf), torch.empty_like(entries)
+    for piece, here, after in reversed(pieces):
+        out = torch.empty_like(entries[:, here])
+        kernels.arcs_backward_piece(
+            entries[:, here].contiguous(), piece, form, after, kept.pop(), below, loss, torch.ones(1).double()[0], out
+        )
+        gammas[:, here] = out
+    torch.testing.assert_close(gammas, posteriors, rtol=1e-10, atol=1e-12)
