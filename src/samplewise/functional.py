@@ -31,8 +31,8 @@ def transducer_loss(
     Args:
         encoder_out: (B, T, D) acoustic encodings, already projected to the joint dimension D.
         predictor_out: (B, U+1, D) label encodings, already projected; row u has seen u labels.
-        weight: (V, D) output layer; blank is one of the V classes. With `topology.tdt` (V + K, D): a row for each of K durations
-            follows those of the classes.
+        weight: (V, D) output layer; blank is one of the V classes. With `topology.tdt` (V + K, D): rows for K durations follow
+            those of the classes.
         bias: (V,) or None.
         targets: (B, U) labels, int32 or int64. What lies beyond an utterance's length is never read.
         encoder_lengths: (B,) frames of each utterance, 1..T, int32 or int64.

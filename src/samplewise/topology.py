@@ -77,6 +77,18 @@ class Bound:
         """The most frames that an arc goes on."""
         return max(arc.frames for arc in self.arcs)
 
+    def without(self, head: int) -> tuple[list[int], Bound, slice]:
+        """The other heads alone: the columns that they need, with these as all that there are, and where their entries are."""
+        columns: list[int] = []
+        heads = []
+        for start, stop, drop, sigmoid, shift in (other for h, other in enumerate(self.heads) if h != head):
+            heads.append((len(columns), len(columns) + stop - start, drop, sigmoid, shift))
+            columns += range(start, stop)
+        number = {h: i for i, h in enumerate(h for h in range(len(self.heads)) if h != head)}
+        own = [e for e, entry in enumerate(self.entries) if entry[0] != head]
+        entries = tuple((number[self.entries[e][0]], columns.index(self.entries[e][1]), self.entries[e][2]) for e in own)
+        return columns, Bound(tuple(heads), entries, (), False), slice(own[0], own[-1] + 1) if own else slice(0, 0)
+
 
 @dataclass(frozen=True)
 class Topology:

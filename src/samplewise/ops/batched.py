@@ -55,7 +55,7 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tenso
     if gradients.wants_encodings:
         dz = (h @ p.weight).to(p.real)
         dz *= derivative(s.reshape(-1, D).to(p.real), z.to(p.real), p.activation)
-        dz.masked_fill_(sum(p.lattice.occupancies(gammas))[:, None] == 0, 0.0)
+        dz.masked_fill_(torch.add(*p.lattice.occupancies(gammas))[:, None] == 0, 0.0)
         dz = dz.view(B, T, width, D)
         if gradients.encoder is not None:
             gradients.encoder += dz.sum(2)

@@ -48,9 +48,9 @@ class Whole(NamedTuple):
 
 def bound(
     problem: Problem, group: Group, whole: Whole, slack: Slack, tile: Tile, frames: tuple[int, int], table: Tensor,
-    classes: Tensor | None, entries: Tensor,
+    classes: Tensor | None, ub_blank: Tensor, ub_label: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Write upper bounds of the entries (E, N) of every node of some frames of each utterance, and return the classes (Q, S+1) that
+    """Write upper bounds of both emissions of every node of some frames of each utterance, and return the classes (Q, S+1) that
     they were made with, which may be given. `table` (G, 7) says where nodes lie in the outputs; else it is the group's."""
     lengths, here = problem.lengths, slice(group.first, group.stop)
     stretches = on_device(problem.device, cut(lengths.frames[here], lengths.labels[here], frames))  # (Q, 3)
@@ -63,13 +63,22 @@ def bound(
         if classes is None:
             chosen = torch.cat([found for _, found, _ in choose(problem, group, part, tile, few)])
         else:
-            chosen = classes[first : first + some]
+            chosen = with_first(classes[first : first + some], problem.blank)
         found.append(chosen)
         problem.kernels.bounds(
             *rows, table, group.targets, problem.weight, problem.bias, part, chosen,
-            *gather(problem, whole, part, chosen, slack), *entries,
+            *gather(problem, whole, part, chosen, slack), ub_blank, ub_label,
         )  # fmt: skip
     return torch.cat(found)
+
+
+def with_first(classes: Tensor, blank: int) -> Tensor:
+    """Classes (Q, S+1) that begin with this one, in whose place is what was the first."""
+    if classes.numel() == 0 or bool((classes[:, 0] == blank).all()):
+        return classes
+    found = torch.where(classes == blank, classes[:, :1], classes)
+    found[:, 0] = blank
+    return found
 
 
 def how_many(problem: Problem, group: Group, whole: Whole, stretches: Tensor, tile: Tile) -> int:
@@ -197,6 +206,11 @@ class Slack(NamedTuple):
             used = torch.arange(targets.shape[1], device=targets.device) < group.table[:, LABELS, None]
             of_labels = of_class[torch.where(used, targets, problem.blank)].amax(1)
         return cls(of_class, of_all, of_sums, of_labels, per_norm, counts, eps)
+
+    def of_scores(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """() for log-probabilities of a few rows of the output layer, and no others."""
+        norms = norms_of(weight, bias.dtype)
+        return 2 * (self.per_norm * norms + 2 * self.eps * bias.abs()).amax() + 32 * self.eps
 
     def of_stretches(self, stretches: Tensor, classes: Tensor, others: Tensor, rest: Tensor) -> Tensor:
         """(Q,), for the classes (Q, S+1), the summed rows (Q, D) of the others, and how many these are."""

@@ -25,9 +25,10 @@ from torch import Tensor
 from samplewise.kernels.layout import FRAMES, START, STRIDE
 from samplewise.observe import report_group
 from samplewise.ops import buffers, tiled
-from samplewise.ops.bounds import Slack, Whole, bound
+from samplewise.ops.bounds import Slack, Whole
 from samplewise.ops.corridor import Corridor, find, is_worth_it
-from samplewise.ops.lattices import Emissions, Occupancy
+from samplewise.ops.entry_bounds import Vocabulary, bound_entries
+from samplewise.ops.lattices import Emissions, Occupancy, TwoArcs
 from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Kept, Tile, emission_pass, forward_tile, gradient_pass, no_emissions, select
@@ -56,6 +57,7 @@ class Band:
     """A group's emissions, exact at some nodes and bounds elsewhere, and the occupancies under them, of one piece at a time."""
 
     problem: Problem
+    vocabulary: Vocabulary
     group: Group
     whole: Whole
     slack: Slack
@@ -68,16 +70,21 @@ class Band:
     filled: int | None = None  # the piece whose emissions lie in the buffers
 
     @classmethod
-    def of(cls, problem: Problem, group: Group, whole: Whole, most: int, tile: Tile, kept: Kept | None) -> Band:
+    def of(
+        cls, problem: Problem, vocabulary: Vocabulary, group: Group, whole: Whole, most: int, tile: Tile, kept: Kept | None
+    ) -> Band:  # fmt: skip
         pieces = pieces_of(group, most)
         size = max(piece.nodes for piece in pieces)
         floats = buffers.empty((2 * problem.lattice.entries, size), problem.real, problem.device)
-        slack = Slack.of(problem, group, whole)
-        return cls(problem, group, whole, slack, tile, kept, pieces, floats, [None] * len(pieces), [[] for _ in pieces])
+        slack = Slack.of(vocabulary.problem, group, whole)
+        return cls(
+            problem, vocabulary, group, whole, slack, tile, kept, pieces, floats, [None] * len(pieces), [[] for _ in pieces]
+        )
 
     def narrow(self, limit: float, most: int) -> None:
         """Leave out what is known to have no more than a part of the limit, if that is most of the nodes."""
-        if not hasattr(self.problem.kernels, "sweep") or not is_worth_it(self.group, self.buffers.shape[1]):
+        known = isinstance(self.problem.lattice, TwoArcs) and hasattr(self.problem.kernels, "sweep")
+        if not known or not is_worth_it(self.group, self.buffers.shape[1]):
             return
         classes, exact, corridor = find(
             self.problem, self.group, self.whole, self.slack, self.tile, self.kept, self.buffers, limit, most
@@ -109,9 +116,10 @@ class Band:
             if len(self.pieces) > 1:
                 table = table.clone()
                 table[0, START] -= piece.first
-            self.classes[i] = bound(
-                self.problem, self.group, self.whole, self.slack, self.tile, piece.frames, table, self.classes[i], entries
-            )
+            self.classes[i] = bound_entries(
+                self.vocabulary, self.problem, self.group, self.whole, self.slack, self.tile, piece.first, piece.frames, table,
+                self.classes[i], entries,
+            )  # fmt: skip
             for part in self.exact[i]:
                 self.put(entries, part)
             self.filled = i
@@ -193,25 +201,26 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     losses = weights.new_empty(len(problem.lengths.frames))
     tile = Tile.of(problem, schedule.tile_rows, gradients is not None and gradients.wants_encodings)
     kept = Kept(problem, schedule.kept_rows) if gradients is not None else None
-    whole = Whole.of(problem)
+    vocabulary = Vocabulary.of(problem)
+    whole = Whole.of(vocabulary.problem)
     for (first, stop), exponentials in zip(schedule.groups, schedule.exponentials, strict=True):
         group = problem.group(first, stop, exponentials)
-        if knows_nothing(problem, group, tile) or not run_group(
-            problem, group, whole, weights, losses, gradients, schedule, tolerance, tile, kept
+        if knows_nothing(vocabulary.problem, group, vocabulary.tile(tile)) or not run_group(
+            problem, vocabulary, group, whole, weights, losses, gradients, schedule, tolerance, tile, kept
         ):
             tiled.run_group(problem, group, weights, losses, gradients, schedule, tolerance * LEFT_OUT, tile, kept)
     return losses
 
 
 def run_group(
-    problem: Problem, group: Group, whole: Whole, weights: Tensor, losses: Tensor, gradients: Gradients | None,
-    schedule: Schedule, tolerance: float, tile: Tile, kept: Kept | None,
+    problem: Problem, vocabulary: Vocabulary, group: Group, whole: Whole, weights: Tensor, losses: Tensor,
+    gradients: Gradients | None, schedule: Schedule, tolerance: float, tile: Tile, kept: Kept | None,
 ) -> bool:  # fmt: skip
     """One group from the bounds to the gradient; False where it is better, or necessary, to make every node exact."""
     here = slice(group.first, group.stop)
     if kept is not None:
         kept.clear()
-    band = Band.of(problem, group, whole, schedule.whole, tile, kept)
+    band = Band.of(problem, vocabulary, group, whole, schedule.whole, tile, kept)
     limit = tolerance * OUTSIDE / problem.lattice.label_factor
     band.narrow(limit * MARGIN, schedule.exact_nodes)
     settled = settle(band, losses[here], limit, schedule.exact_nodes)

@@ -40,7 +40,8 @@ class Occupancy(NamedTuple):
 class Lattice(Protocol):
     """What a topology is to the passes."""
 
-    label_factor: float
+    @property
+    def label_factor(self) -> float: ...
 
     @property
     def heads(self) -> int: ...

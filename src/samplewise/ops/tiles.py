@@ -7,6 +7,7 @@ that the next tile overwrites; h becomes dL/dh in place. Matrix products are PyT
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
@@ -48,6 +49,12 @@ class Tile:
     @property
     def rows(self) -> int:
         return self.frame.shape[0]
+
+    def of_classes(self, classes: int) -> Tile:
+        """The same buffers with logits of fewer classes."""
+        if classes == self.h.shape[1]:
+            return self
+        return replace(self, h=self.h.view(-1)[: self.rows * classes].view(self.rows, classes))
 
     def head(self, rows: int) -> Tile:
         """The same buffers for a last tile of fewer rows."""

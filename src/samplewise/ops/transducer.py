@@ -17,8 +17,8 @@ from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.observe import calling, planned
 from samplewise.ops import batched, guided, reasons, sampled, samplewise, tiled
-from samplewise.ops.lattices import Arcs, Lattice, TwoArcs
 from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
+from samplewise.ops.lattices import Arcs, Lattice, TwoArcs
 from samplewise.ops.problem import (
     BIAS,
     ENCODER,

@@ -10,7 +10,19 @@ from samplewise.kernels.eager.occupancy import locate, select
 from samplewise.kernels.eager.pieces import backward_piece, forward_piece
 
 __all__ = [
-    "arcs_backward_piece", "arcs_forward_piece", "arcs_lattice", "entries", "entries_gradient",
-    "backward_piece", "bounds", "emission", "emission_gradient", "forward_piece", "joint", "joint_gradient",
-    "lattice", "locate", "select",
+    "arcs_backward_piece",
+    "arcs_forward_piece",
+    "arcs_lattice",
+    "backward_piece",
+    "bounds",
+    "emission",
+    "emission_gradient",
+    "entries",
+    "entries_gradient",
+    "forward_piece",
+    "joint",
+    "joint_gradient",
+    "lattice",
+    "locate",
+    "select",
 ]  # fmt: skip

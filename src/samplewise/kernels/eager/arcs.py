@@ -113,8 +113,8 @@ class _Walk:
         for d in range(self.steps):
             alpha = coming.pop(d, self.nothing(1)[0])
             t = d - self.u
-            for row in range(reach):
-                alpha = torch.where(t == row, torch.logaddexp(alpha, above[row]), alpha)
+            for r in range(reach):
+                alpha = torch.where(t == r, torch.logaddexp(alpha, above[r]), alpha)
             alphas.append(alpha)
             for arc in self.form.arcs:
                 out = alpha + self.weight(arc, d)
@@ -128,16 +128,17 @@ class _Walk:
                 to = d + arc.frames + arc.labels
                 coming[to] = torch.logaddexp(coming[to], out) if to in coming else out
         for r in range(reach):  # what passes by the frames here
-            for row in range(reach):
-                there = (row - self.frames == r).expand(-1, self.u.numel())
-                leaving[r] = torch.where(there, torch.logaddexp(leaving[r], above[row]), leaving[r])
+            for before in range(reach):
+                there = (before - self.frames == r).expand(-1, self.u.numel())
+                leaving[r] = torch.where(there, torch.logaddexp(leaving[r], above[before]), leaving[r])
         return alphas, leaving
 
     def backward(
         self, alphas: list[Tensor], below: Tensor, after: int, losses: Tensor, factor: Tensor, gammas: Tensor
     ) -> Tensor:  # fmt: skip
         """Write the entries' posteriors; return beta of the first frames, (reach, G, U+1)."""
-        reach, form, betas = self.form.reach, self.form, {}
+        reach, form = self.form.reach, self.form
+        betas: dict[int, Tensor] = {}
         entries, first = self.entries, self.nothing(self.form.reach)
         ahead = [arc.ahead for arc in form.arcs if arc.ahead is not None]
         if ahead and gammas.data_ptr() == entries.data_ptr():
@@ -153,10 +154,10 @@ class _Walk:
                     then = torch.nn.functional.pad(then[:, 1:], (0, 1), value=-math.inf)
                 then = torch.where(row < 0, then, -math.inf)
                 for r in range(reach):
-                    behind = below[r]
+                    later = below[r]
                     if arc.labels:
-                        behind = torch.nn.functional.pad(behind[:, 1:], (0, 1), value=-math.inf)
-                    then = torch.where((row == r) & self.goes_on(arc, d, after), behind, then)
+                        later = torch.nn.functional.pad(later[:, 1:], (0, 1), value=-math.inf)
+                    then = torch.where((row == r) & self.goes_on(arc, d, after), later, then)
                 then = torch.where(self.ends(arc, d, after), 0.0, then)
                 total = weight + then
                 posteriors.append((alphas[d] + total + losses[:, None]).clamp(max=0.0).exp() * factor[:, None])
@@ -167,9 +168,9 @@ class _Walk:
                 first[r] = torch.where(self.inside(d) & (t == r), beta, first[r])
             self.write(d, posteriors, usable, gammas)
         for r in range(reach):  # what passes by the frames here
-            for row in range(reach):
-                there = (r - self.frames == row).expand(-1, self.u.numel())
-                first[r] = torch.where(there, below[row], first[r])
+            for behind in range(reach):
+                there = (r - self.frames == behind).expand(-1, self.u.numel())
+                first[r] = torch.where(there, below[behind], first[r])
         self.entries = entries
         return first
 

@@ -13,7 +13,22 @@ from samplewise.kernels.numba.lattice import backward_piece, forward_piece, latt
 from samplewise.kernels.numba.occupancy import locate, select
 
 __all__ = [
-    "arcs_backward_piece", "arcs_forward_piece", "arcs_lattice", "entries", "entries_gradient",
-    "backward_piece", "bounds", "emission", "emission_gradient", "exponentials", "forward_piece", "interval_lattice",
-    "joint", "joint_gradient", "lattice", "locate", "select", "sweep",
+    "arcs_backward_piece",
+    "arcs_forward_piece",
+    "arcs_lattice",
+    "backward_piece",
+    "bounds",
+    "emission",
+    "emission_gradient",
+    "entries",
+    "entries_gradient",
+    "exponentials",
+    "forward_piece",
+    "interval_lattice",
+    "joint",
+    "joint_gradient",
+    "lattice",
+    "locate",
+    "select",
+    "sweep",
 ]  # fmt: skip

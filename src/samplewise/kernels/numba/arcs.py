@@ -19,9 +19,10 @@ from torch import Tensor
 from samplewise.kernels.numba import math as fast
 from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.diagonals import OPTIONS
 from samplewise.topology import Bound
 
-OPTIONS = {"error_model": "numpy", "nogil": True, "fastmath": {"contract"}}
+
 SEGMENT = 32  # frames whose alphas are held at once, or more
 NONE = np.empty((0, 0))
 MOST = 2  # entries of an arc at its own node
