@@ -147,6 +147,13 @@ class Topology:
         found = (self.column(entry.column, blank) for entry in self.entries if entry.head == 0 and not entry.complement)
         return [column for column in found if column >= 0]
 
+    def renumbered(self, blank: int, place: Callable[[int], int]) -> Topology:
+        """The same over some of the classes, whose places among these are given."""
+        if self.name != "multi_blank":
+            return self
+        classes = tuple(place(column) for column in self.blanks(blank)[1:])
+        return multi_blank(**dict(self.parameters) | {"classes": classes})
+
     def check(self, rows: int, blank: int) -> None:
         """That an output layer of so many rows has the columns.
 

@@ -7,7 +7,6 @@ import pytest
 from samplewise.plan import planner
 from samplewise.plan.budget import gpu
 from samplewise.plan.planner import (
-    EXACT_NODE,
     PIECE,
     TINY,
     TINY_LAYER,
@@ -16,6 +15,7 @@ from samplewise.plan.planner import (
     bounds_bytes,
     choose,
     cut,
+    exact_node_bytes,
     guide_pays,
     held_bytes,
     kept_bytes,
@@ -117,7 +117,7 @@ def test_the_workspace_holds_what_the_schedule_says(method, gradient, low):
     parts = row_bytes(sizes) * found.tile_rows + kept_bytes(sizes) * found.kept_rows
     parts += node_bytes(sizes, method) * max(found.group_nodes)
     if method == "guided":
-        parts += bounds_bytes(sizes) + EXACT_NODE * (found.exact_nodes - max(found.group_nodes) // 10)
+        parts += bounds_bytes(sizes) + exact_node_bytes(sizes) * (found.exact_nodes - max(found.group_nodes) // 10)
     if method == "batched":
         parts += 2 * 256 * 4 * max(found.group_nodes)  # joint encodings and their gradients
     if low:

@@ -87,11 +87,12 @@ def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple
             losses = passes(problem_of(inputs, lengths, options), weights, gradients, options)
         else:
             losses = weights.new_empty(len(lengths.frames))
-            for part in sampled.parts(inputs, lengths, options.blank):
+            for part in sampled.parts(inputs, lengths, options.blank, topology):
                 own = None if gradients is None else gradients.part(part.first, part.stop, part.inputs.weight.shape[0])
                 here = slice(part.first, part.stop)
-                problem = problem_of(part.inputs, part.lengths, options._replace(blank=part.blank))
-                losses[here] = passes(problem, weights[here], own, options, part.first, gathered=True)
+                own_options = options._replace(blank=part.blank, topology=part.topology.key)
+                problem = problem_of(part.inputs, part.lengths, own_options)
+                losses[here] = passes(problem, weights[here], own, own_options, part.first, gathered=True)
                 if gradients is not None and own is not None:
                     sampled.add_part(gradients, own, part.classes)
     if gradients is not None:
@@ -110,7 +111,7 @@ def passes(
     sizes = Sizes(
         lengths.frames, lengths.labels, problem.weight.shape[0], problem.weight.shape[1], problem.compute.itemsize,
         problem.real.itemsize, gradients is not None, torch.get_num_threads() if problem.device.type == "cpu" else 1, gathered,
-        device_of(problem.device), problem.may_use_exponentials,
+        device_of(problem.device), problem.may_use_exponentials, named(options.topology),
     )  # fmt: skip
     budget, default = options.memory_budget or None, default_budget(problem.device)
     tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance

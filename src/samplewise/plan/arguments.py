@@ -33,6 +33,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--share", type=float, default=0.1, metavar="R",
         help="share of nodes that carry the occupancy: 0.4 at random weights, 0.1 and less after training (default: 0.1)",
     )  # fmt: skip
+    command.add_argument(
+        "--topology", default="regular", choices=("regular", "modified", "constrained", "hat", "multi_blank", "tdt"),
+        help="what lattice, with the defaults of samplewise.topology (default: regular)",
+    )  # fmt: skip
     command.add_argument("--device", default="cpu", help="whose memory and caches count, such as cuda (default: cpu)")
     command.add_argument("--loss-only", action="store_true", help="plan an evaluation without gradients")
 
@@ -51,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = plan(
         arguments.batch, arguments.frames, arguments.labels, arguments.vocab, arguments.dim,
         dtype=getattr(torch, arguments.dtype), method=arguments.method, memory_budget=as_budget(arguments.budget),
-        share=arguments.share, gradient=not arguments.loss_only, device=arguments.device,
+        share=arguments.share, gradient=not arguments.loss_only, device=arguments.device, topology=arguments.topology,
     )  # fmt: skip
     print(found)
     if arguments.memory:

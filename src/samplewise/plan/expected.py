@@ -29,6 +29,7 @@ def phases(sizes: Sizes, schedule: Schedule, share: float) -> int:
     most = max(schedule.group_nodes)
     together = max(stop - first for first, stop in schedule.groups)
     active = min(most, max(1, round(share * most)))
+    entries, heads = len(sizes.topology.entries), len(sizes.topology.heads)
     rows = min(schedule.tile_rows, most if schedule.method == "tiled" else active)
     index = 8 * active if sizes.gradient else 0
     threads = min(sizes.threads, together)
@@ -44,11 +45,11 @@ def phases(sizes: Sizes, schedule: Schedule, share: float) -> int:
     tables = max((exponential_bytes(sizes, *group) for group in made), default=0)
     base = SMALL + weight_bytes(sizes, schedule.method) + tables + 32 * rows
     if schedule.method == "tiled":
-        floats = most * (8 + 2 * sizes.real_bytes)
+        floats = most * (8 * heads + entries * sizes.real_bytes)
         if kept:
             return base + floats + kept + max(lattice, select, gradient + copied)
         return base + floats + tile + max(lattice, select, gradient)
-    floats = most * (5 * sizes.real_bytes + 1) + active * (16 + 2 * sizes.real_bytes)
+    floats = most * ((2 * entries + 1) * sizes.real_bytes + 1) + active * (8 + 8 * heads + entries * sizes.real_bytes)
     guide = bounds_bytes(sizes)
     exact = kept + (copied if kept else tile)
     if len(schedule.groups) > 1:  # what the group before has touched is still there

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from samplewise.checks import METHODS, check_choice
+from samplewise.checks import METHODS, check_choice, check_topology
 from samplewise.errors import TransducerError
 from samplewise.plan.budget import default_budget, device_of, parse_budget, show_bytes
 from samplewise.plan.costs import EXACT_METHODS, Amounts, FunctionCost, function_costs
 from samplewise.plan.expected import expected_bytes
 from samplewise.plan.planner import Schedule, Sizes, bound_choices, guide_pays, schedule_of
+from samplewise.topology import Topology
 
 TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
 
@@ -125,6 +126,7 @@ def plan(
     batch: int, frames: int | Sequence[int], labels: int | Sequence[int], vocab: int, dim: int, *,
     dtype: torch.dtype = torch.float32, method: str = "auto", memory_budget: int | str | None = None,
     share: float = TYPICAL_SHARE, gradient: bool = True, device: str | torch.device = "cpu",
+    topology: Topology | str = "regular",
 ) -> Plan:  # fmt: skip
     """What `transducer_loss` would do with such a batch: method, tile, groups, memory, operations. Nothing is computed.
 
@@ -140,6 +142,7 @@ def plan(
             after training.
         gradient: False plans an evaluation of the loss alone.
         device: whose memory and threads count.
+        topology: as in `transducer_loss`.
 
     Raises:
         TransducerError: a size is not positive, the numbers of lengths and of utterances differ, or nothing fits the budget;
@@ -152,6 +155,7 @@ def plan(
     ('guided', True)
     """
     check_choice("method", method, METHODS)
+    lattice = check_topology(topology)
     for name, size in (("batch", batch), ("vocab", vocab), ("dim", dim)):
         if size <= 0:
             raise TransducerError(f"{name} is {size}; it must be positive")
@@ -162,8 +166,8 @@ def plan(
     compute = dtype.itemsize
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     sizes = Sizes(
-        every_frames, every_labels, vocab, dim, compute, max(compute, 4), gradient, threads, device=device_of(device),
-        exponentials=device.type == "cpu" and dtype != torch.float64,
+        every_frames, every_labels, vocab + lattice.extra, dim, compute, max(compute, 4), gradient, threads, device=device_of(device),
+        exponentials=device.type == "cpu" and dtype != torch.float64, topology=lattice,
     )  # fmt: skip
     budget, default = parse_budget(memory_budget), default_budget(device)
     schedule = schedule_of(method, sizes, budget, default, max(every_frames), max(every_labels) + 1)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from samplewise.errors import TransducerError
 from samplewise.plan.budget import CPU, Device, show_bytes
+from samplewise.topology import Topology, regular
+
+REGULAR = regular()
 
 LANES = 16  # frames side by side in the lattice of a CPU
 RECORDS = 960 * 34  # of the steps of a segment, a thread
@@ -23,7 +26,7 @@ SMALLEST_TILE = 128
 NODES_A_KEPT_ROW = 24  # of a guided group: about so many nodes have one among them that carries occupancy, once trained
 SMALLEST_GUIDED = 1 << 13  # nodes of a guided group, if not all that there are
 KEPT_CLASSES = 512  # of fewer, z and h are made again sooner than they are written and read back; measured on a CPU
-EXACT_NODE = 24 + 2 * 4 + 2 * 4  # bytes of an exact node: in two lists, its emissions, its occupancies
+SEGMENT = 32  # frames, or more, whose alphas the general lattice of a CPU holds
 PIECE = 1 << 17  # nodes of a piece of an utterance that is too long to hold floats for all of its nodes, or more
 CORRIDOR = 0.3  # of the nodes: a corridor of more is no less work than all of them; measured
 WIDE = 0.85  # of the nodes: exact emissions on so many are no less work than on all
@@ -49,6 +52,7 @@ class Sizes:
     gathered: bool = False  # the weight's rows are copied, and its gradient goes on from a sum of its own: sampled softmax
     device: Device = CPU
     exponentials: bool = False  # tanh or sigmoid is made from exponentials of the encodings, where there is room for them
+    topology: Topology = REGULAR
 
     @property
     def nodes(self) -> list[int]:
@@ -80,9 +84,16 @@ def node_bytes(sizes: Sizes, method: str) -> int:
     """A node of a group: three floats, and its place in the list of active nodes. "guided" keeps emissions and occupancies,
     sums and marks; its exact nodes come on top. Where all utterances run at once, so do their alphas."""
     alpha = 8 if sizes.device.at_once and (sizes.gradient or method == "guided") else 0
-    if method == "guided":
-        return 5 * sizes.real_bytes + 1 + EXACT_NODE // 10 + alpha  # so many exact nodes there is always room for
-    return 8 + 2 * sizes.real_bytes + (8 if sizes.gradient else 0) + alpha
+    entries, heads = len(sizes.topology.entries), len(sizes.topology.heads)
+    alpha *= 1 if sizes.topology.name == "regular" else 2  # and the betas
+    if method == "guided":  # so many exact nodes there is always room for
+        return (2 * entries + 1) * sizes.real_bytes + 1 + exact_node_bytes(sizes) // 10 + alpha
+    return 8 * heads + entries * sizes.real_bytes + (8 if sizes.gradient else 0) + alpha
+
+
+def exact_node_bytes(sizes: Sizes) -> int:
+    """An exact node of "guided": in two lists, its emissions, its occupancies."""
+    return 16 + 8 * len(sizes.topology.heads) + 8 * len(sizes.topology.entries)
 
 
 def alpha_bytes(frames: int, labels: int) -> int:
@@ -95,8 +106,20 @@ def alpha_bytes(frames: int, labels: int) -> int:
 
 def lattice_bytes(sizes: Sizes, together: int, whole: int) -> int:
     """What the lattices of a group of so many utterances take on a CPU: of few all run at once, of many one a thread."""
-    longest = max(alpha_bytes(piece_frames(t, u, whole), u) for t, u in zip(sizes.frames, sizes.labels, strict=True))
+    pieces = [(piece_frames(t, u, whole), u) for t, u in zip(sizes.frames, sizes.labels, strict=True)]
+    if sizes.topology.name != "regular":
+        return max(arcs_bytes(sizes.topology, *piece) for piece in pieces) * min(sizes.threads, together)
+    longest = max(alpha_bytes(*piece) for piece in pieces)
     return longest * min(2 * sizes.threads - 1, together) + RECORDS * sizes.threads
+
+
+def arcs_bytes(topology: Topology, frames: int, labels: int) -> int:
+    """What the general lattice holds of an utterance: alphas of a segment, what arrives at each segment, and of a frame the
+    entries, two sums and a share each, and the arcs; two float64 a number that may be of any size."""
+    rows, entries, arcs = topology.reach + 1, len(topology.entries), len(topology.arcs)
+    segment = max(SEGMENT, math.isqrt(frames * topology.reach))
+    states = -(-frames // segment) * rows
+    return 8 * (labels + 1) * (2 * (segment + states + 2 * rows + entries + arcs + 1) + entries)
 
 
 def piece_frames(frames: int, labels: int, whole: int) -> int:
@@ -112,7 +135,7 @@ def held_bytes(sizes: Sizes, node: int, whole: int) -> list[int]:
     found = []
     for frames, labels in zip(sizes.frames, sizes.labels, strict=True):
         rows = piece_frames(frames, labels, whole)
-        edges = 8 * (labels + 1) * (-(-frames // rows) + 2) if rows < frames else 0
+        edges = 8 * (labels + 1) * sizes.topology.reach * (-(-frames // rows) + 2) if rows < frames else 0
         found.append(node * rows * (labels + 1) + edges)
     return found
 
@@ -202,8 +225,8 @@ def schedule_tiled(sizes: Sizes, budget: int | None, default: int, method: str =
     used = max_bytes(sizes, held_bytes(sizes, each, whole) if keeps else held, groups, exponentials)
     kept, exact = max(counts) if keeps else 0, 0
     if method == "guided":
-        exact = round(min(WIDE * max(counts), max(counts) / 10 + (left - used) // 2 // EXACT_NODE))
-        used += max(0, exact - max(counts) // 10) * EXACT_NODE
+        exact = round(min(WIDE * max(counts), max(counts) / 10 + (left - used) // 2 // exact_node_bytes(sizes)))
+        used += max(0, exact - max(counts) // 10) * exact_node_bytes(sizes)
         kept = min(max(counts), max(0, left - used) // kept_bytes(sizes)) if worthwhile else 0
         used += kept * kept_bytes(sizes)
     return Schedule(method, groups, counts, tile, kept, fixed + row * tile + used, exponentials, exact, whole)
