@@ -94,6 +94,13 @@ def check_number(name: str, value: object) -> float:
     return number
 
 
+def check_finite(name: str, value: object) -> float:
+    number = check_number(name, value)
+    if not math.isfinite(number):
+        raise TransducerError(f"{name} is {value}; it must be a finite number")
+    return number
+
+
 def check_tolerance(tolerance: float | None) -> float:
     """The tolerance, -1 for the default one."""
     if tolerance is None:
@@ -242,6 +249,20 @@ def check_integers(
             axes = "(B, U)" if dim == 2 else "(B,)"
             raise TransducerError(f"{name} must be {axes}, but has shape {tuple(tensor.shape)}")
         same_size(name, tensor.shape[0], "utterances", "the batch", batch)
+
+
+def check_alignment(alignment: Tensor | None, targets: Tensor) -> None:
+    """That an alignment has two frames for each of the targets (B, U)."""
+    if alignment is None:
+        return
+    check_tensors(alignment=alignment)
+    if alignment.dtype not in (torch.int32, torch.int64):
+        raise TransducerError(f"alignment is {alignment.dtype}; it must be int32 or int64")
+    if tuple(alignment.shape) != (*targets.shape, 2):
+        raise TransducerError(
+            f"alignment must be {(*targets.shape, 2)}, the first and the last frame of each of the targets, but has shape "
+            f"{tuple(alignment.shape)}"
+        )
 
 
 def check_values(

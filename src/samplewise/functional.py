@@ -22,7 +22,8 @@ def transducer_loss(
     encoder_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0, activation: str = "tanh", reduction: str = "mean",
     method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None,
     vocabulary: SampledVocabulary | None = None, fastemit_lambda: float = 0.0, generator: torch.Generator | None = None,
-    on_nonfinite: str = "keep", topology: Topology | str = "regular",
+    on_nonfinite: str = "keep", topology: Topology | str = "regular", delay_penalty: float = 0.0,
+    alignment: Tensor | None = None, clamp: float = -1.0,
 ) -> Tensor:  # fmt: skip
     """Exact transducer (RNN-T) loss of a joint network z = act(encoder_out + predictor_out), logits = z weight^T + bias.
 
@@ -56,6 +57,11 @@ def transducer_loss(
             "raise". Its gradients are zero in any case, and the others' untouched.
         topology: what arcs leave a node, and over which softmaxes: "regular", "modified", "constrained" or "hat", or one made
             by `samplewise.topology`, such as `samplewise.topology.tdt(durations=(0, 1, 2, 3, 4), sigma=0.02)`.
+        delay_penalty: added to the log-probability of a label at frame t, times (T_b - 1) / 2 - t: positive numbers make
+            models emit labels earlier. Unlike FastEmit it is part of the value of the loss. k2's definition.
+        alignment: (B, U, 2) first and last frame, counted from 0, at which each label may be, int32 or int64; None allows
+            all. An utterance without any path left has an infinite loss.
+        clamp: if positive, every element of an utterance's dL/dlogits is bounded to -clamp..clamp, before the reduction.
 
     Returns:
         float32 loss (float64 for float64 inputs), a scalar or (B,).
@@ -91,12 +97,25 @@ def transducer_loss(
     if vocabulary is not None:
         check_vocabulary(vocabulary, weight.shape[0] - lattice.extra, blank, encoder_out.shape[0])
         classes, class_bias = vocabulary.classes, vocabulary.log_weight
+    checks.check_alignment(alignment, targets)
     options = Options(
         blank, activation, method, min(parse_budget(memory_budget) or 0, LARGEST_BUDGET),
         checks.check_tolerance(tolerance), checks.check_fastemit(fastemit_lambda),
         _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite, lattice.key,
+        checks.check_finite("delay_penalty", delay_penalty), checks.check_number("clamp", clamp),
     )  # fmt: skip
-    inputs = (encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, classes, class_bias)
+    inputs = (
+        encoder_out,
+        predictor_out,
+        weight,
+        bias,
+        targets,
+        encoder_lengths,
+        target_lengths,
+        classes,
+        class_bias,
+        alignment,
+    )
     wanted = _wanted(encoder_out, predictor_out, weight, bias)
     if reduction == "none":
         return transducer_each(*inputs, wanted, *options)

@@ -14,7 +14,7 @@ from samplewise.observe import report_group
 from samplewise.ops.lattices import Occupancy
 from samplewise.ops.problem import Gradients, Problem
 from samplewise.ops.samplewise import clear_unusable
-from samplewise.ops.tiles import add_product, no_emissions
+from samplewise.ops.tiles import add_product, clamp, no_emissions
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tensor:
@@ -36,6 +36,8 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tenso
     label = _labels(p, T, width)  # (B T (U+1),)
     out = no_emissions(h.shape[0], p)
     p.lattice.emission(h, p.bias, node, label, out)  # f^W_1
+    group = p.group(0, B)
+    p.adjust(group, out.entries, node, node // width, node // (T * width) * width + node % width)
 
     nodes = sum(t * (u + 1) for t, u in zip(*p.lengths, strict=True))
     report_group("batched", 0, B, nodes, active=None if gradients is None else nodes)
@@ -45,10 +47,13 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tenso
         p.lattice.run(out.entries, table, weights, losses, None)  # f^W_2, f^W_3
         return losses
     gammas = torch.zeros_like(out.entries)
-    p.lattice.run(out.entries, table, weights, losses, gammas)
+    p.lattice.run(out.entries, table, weights if gradients.clamp is None else torch.ones_like(weights), losses, gammas)
     p.lattice.weigh(gammas)
 
-    p.lattice.gradient(h, p.bias, node, label, Occupancy(out.denominators, gammas), gradients.bias)  # f^W_4, in place
+    d_bias = gradients.bias if gradients.clamp is None else torch.zeros_like(gradients.bias)
+    p.lattice.gradient(h, p.bias, node, label, Occupancy(out.denominators, gammas), d_bias)  # f^W_4, in place
+    if gradients.clamp is not None:
+        clamp(h, gradients, node // (T * width))
     clear_unusable(z, table, losses)
     if gradients.weight is not None:
         add_product(gradients.weight, h, z)  # d theta^O

@@ -101,4 +101,10 @@ def bound_entries(
             entries[entry] -= vocabulary.shift
     if vocabulary.others is not None:
         vocabulary.others.fill(problem, group, first, slack, tile, entries)
+    if problem.timing is not None:
+        for start in range(0, entries.shape[1], tile.rows):
+            at = torch.arange(start, min(start + tile.rows, entries.shape[1]), device=problem.device)
+            here = tile.head(len(at))
+            problem.kernels.locate(at + first, group.table, group.targets, here.frame, here.token, here.label)
+            problem.adjust(group, entries, at, here.frame, here.token)
     return classes

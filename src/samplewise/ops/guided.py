@@ -83,7 +83,8 @@ class Band:
 
     def narrow(self, limit: float, most: int) -> None:
         """Leave out what is known to have no more than a part of the limit, if that is most of the nodes."""
-        known = isinstance(self.problem.lattice, TwoArcs) and hasattr(self.problem.kernels, "sweep")
+        plain = isinstance(self.problem.lattice, TwoArcs) and self.problem.timing is None
+        known = plain and hasattr(self.problem.kernels, "sweep")
         if not known or not is_worth_it(self.group, self.buffers.shape[1]):
             return
         classes, exact, corridor = find(
@@ -291,7 +292,9 @@ def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, 
     problem.lattice.weigh(gammas)
     chosen = select(problem, gammas, table, losses, problem.share(tolerance, group, losses))
     nodes = nodes[chosen]
-    weight = weights[torch.searchsorted(starts, nodes, right=True) - 1].to(problem.real)
-    occupancy = Occupancy(denominators[:, chosen], gammas[:, chosen] * weight)
+    gammas = gammas[:, chosen]
+    if gradients.clamp is None:
+        gammas = gammas * weights[torch.searchsorted(starts, nodes, right=True) - 1].to(problem.real)
+    occupancy = Occupancy(denominators[:, chosen], gammas)
     gradient_pass(problem, group, nodes, band.tile, occupancy, gradients, band.kept, packed=True)
     return nodes.numel()

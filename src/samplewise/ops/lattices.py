@@ -44,6 +44,9 @@ class Lattice(Protocol):
     def label_factor(self) -> float: ...
 
     @property
+    def label_entry(self) -> int: ...
+
+    @property
     def heads(self) -> int: ...
 
     @property
@@ -82,7 +85,7 @@ class TwoArcs:
     kernels: ModuleType
     blank: int
     label_factor: float = 1.0  # of the posteriors of label arcs, 1 + lambda of FastEmit
-    heads, entries = 1, 2
+    heads, entries, label_entry = 1, 2, 1
 
     def emission(self, h: Tensor, bias: Tensor, at: Tensor, label: Tensor, out: Emissions) -> None:
         self.kernels.emission(h, bias, at, label, self.blank, out.denominators[0], *out.entries)
@@ -131,6 +134,10 @@ class Arcs:
     @property
     def entries(self) -> int:
         return len(self.form.entries)
+
+    @property
+    def label_entry(self) -> int:
+        return self.topology.label_entry
 
     def emission(self, h: Tensor, bias: Tensor, at: Tensor, label: Tensor, out: Emissions) -> None:
         self.kernels.entries(h, bias, at, label, self.form, *out)

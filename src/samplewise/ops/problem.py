@@ -13,6 +13,7 @@ from samplewise.checks import Lengths
 from samplewise.kernels.backend import exponentials_of
 from samplewise.kernels.layout import packed_table
 from samplewise.ops.lattices import Lattice
+from samplewise.ops.timing import Timing
 
 SUREST = 1 / 64  # nats a frame or label: measured, see docs/methods.md
 ENCODER, PREDICTOR, WEIGHT, BIAS = 1, 2, 4, 8  # which gradients are wanted, as bits
@@ -49,7 +50,7 @@ def share_of(tolerance: float, losses: Tensor, lengths: Lengths) -> float:
 
 class Inputs(NamedTuple):
     """The tensors of a call, in the order in which the operators take them. classes and class_bias (G, S) are those of a
-    sampled vocabulary, for each utterance (G = B) or for all (G = 1)."""
+    sampled vocabulary, for each utterance (G = B) or for all (G = 1); alignment (B, U, 2) of labels to frames."""
 
     encoder_out: Tensor
     predictor_out: Tensor
@@ -60,6 +61,7 @@ class Inputs(NamedTuple):
     target_lengths: Tensor
     classes: Tensor | None
     class_bias: Tensor | None
+    alignment: Tensor | None
 
 
 class Exponentials(NamedTuple):
@@ -84,6 +86,7 @@ class Problem:
     activation: str
     kernels: ModuleType
     lattice: Lattice
+    timing: Timing | None = None
 
     @property
     def compute(self) -> torch.dtype:
@@ -96,6 +99,26 @@ class Problem:
     @property
     def device(self) -> torch.device:
         return self.weight.device
+
+    def adjust(self, group: Group, out: Tensor, at: Tensor, frame: Tensor, token: Tensor) -> None:
+        """Make the label entries of `out` (E, N) at some places what a delay penalty and an alignment say; frame and token are
+        the nodes' rows."""
+        if self.timing is not None:
+            padded, width = self.encoder_out.shape[1], self.predictor_out.shape[1]
+            self.timing.apply(out[self.lattice.label_entry], at, group.first + frame // padded, frame % padded, token % width)
+
+    def reachable(self, group: Group) -> Tensor | None:
+        """The nodes of a group that the alignment leaves to a path; None if it leaves all."""
+        if self.timing is None or self.timing.alignment is None:
+            return None
+        parts, start = [], 0
+        for b in range(group.first, group.stop):
+            frames, labels = self.lengths.frames[b], self.lengths.labels[b]
+            first, last = self.timing.reachable(b, frames, labels)
+            t = torch.arange(frames, device=self.device)[:, None]
+            parts.append(((t >= first) & (t <= last)).flatten().nonzero()[:, 0] + start)
+            start += frames * (labels + 1)
+        return torch.cat(parts)
 
     @property
     def may_use_exponentials(self) -> bool:
@@ -145,6 +168,13 @@ class Group:
         return *self.exponentials, f"{activation} of exponentials"
 
 
+class Clamp(NamedTuple):
+    """What bounds every element of an utterance's dL/dh, and the weights (B,) of the utterances, which come after it."""
+
+    limit: float
+    weights: Tensor
+
+
 @dataclass
 class Gradients:
     """The gradients that are wanted. Weights and bias add up in the real dtype over all tiles; encodings by group."""
@@ -153,10 +183,13 @@ class Gradients:
     predictor: Tensor | None
     weight: Tensor | None
     bias: Tensor
+    clamp: Clamp | None = None
     _rows: tuple[Tensor | None, Tensor | None] = field(default=(None, None))
 
     @classmethod
-    def of(cls, encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, real: torch.dtype, wanted: int) -> Gradients:
+    def of(
+        cls, encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, real: torch.dtype, wanted: int, clamp: Clamp | None
+    ) -> Gradients:  # fmt: skip
         def zeros(like: Tensor, dtype: torch.dtype) -> Tensor:
             return torch.zeros(like.shape, dtype=dtype, device=like.device)
 
@@ -165,6 +198,7 @@ class Gradients:
             predictor=zeros(predictor_out, gradient_dtype(predictor_out.dtype)) if wanted & PREDICTOR else None,
             weight=zeros(weight, real) if wanted & WEIGHT else None,
             bias=zeros(weight[:, 0], real),
+            clamp=clamp,
         )
 
     def part(self, first: int, stop: int, classes: int) -> Gradients:
@@ -175,6 +209,7 @@ class Gradients:
             None if self.predictor is None else self.predictor[rows],
             None if self.weight is None else self.weight.new_zeros(classes, self.weight.shape[1]),
             self.bias.new_zeros(classes),
+            None if self.clamp is None else Clamp(self.clamp.limit, self.clamp.weights[rows]),
         )
 
     @property

@@ -56,6 +56,7 @@ def parts(inputs: Inputs, lengths: Lengths, blank: int, topology: Topology) -> I
         part = inputs._replace(
             encoder_out=inputs.encoder_out[here], predictor_out=inputs.predictor_out[here],
             weight=weight.index_select(0, on_device), bias=own_bias, targets=columns,
+            alignment=None if inputs.alignment is None else inputs.alignment[here],
         )  # fmt: skip
         yield Part(first, stop, part, some, on_device, own(blank), topology.renumbered(blank, own))
 

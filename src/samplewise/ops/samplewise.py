@@ -37,7 +37,7 @@ def run_group(
     tile = tile.head(group.nodes)
     out = no_emissions(group.nodes, problem)
     emission_pass(problem, group, node, tile, out, fuse=False)  # lines 5 to 7
-    occupancy = run_lattice(problem, group, out, weights, losses, gradients is not None)
+    occupancy = run_lattice(problem, group, out, weights, losses, gradients)
     if gradients is not None:  # lines 8 to 11
         clear_unusable(tile.z, group.table, losses[group.first : group.stop])
         rows = gradients.open(problem, group)

@@ -7,6 +7,7 @@ those of the active nodes again.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from samplewise.observe import report_group
@@ -40,8 +41,11 @@ def run_group(
         run_pieces(problem, group, pieces, weights, losses, gradients, tolerance, tile)
         return
     out = no_emissions(group.nodes, problem)
-    emission_pass(problem, group, None, tile, out, kept)
-    occupancy = run_lattice(problem, group, out, weights, losses, gradients is not None)
+    nodes = problem.reachable(group)
+    if nodes is not None:
+        out.entries.fill_(-torch.inf)
+    emission_pass(problem, group, nodes, tile, out, kept)
+    occupancy = run_lattice(problem, group, out, weights, losses, gradients)
     active = None
     if gradients is not None:
         here = losses[group.first : group.stop]
@@ -70,7 +74,8 @@ def run_pieces(
         for piece in reversed(pieces):
             if piece is not pieces[-1]:
                 out = emissions(problem, group, piece, tile, buffer)
-            edges.backward(problem, piece, out.entries, losses[group.first], weights[group.first], out.entries)
+            weight = weights[group.first] if gradients.clamp is None else torch.ones_like(weights[group.first])
+            edges.backward(problem, piece, out.entries, losses[group.first], weight, out.entries)
             problem.lattice.weigh(out.entries)
             chosen = select(problem, out.entries, piece.table, losses[here], share)
             active += chosen.numel()

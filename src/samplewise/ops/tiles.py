@@ -133,7 +133,11 @@ def gradient_tile(
 ) -> None:  # fmt: skip
     """h becomes dh; then dW += dh^T z, db += sum dh, dz = dh W, and dz goes on to the rows of the encodings. `at` (R,) says
     where the occupancies of the tile's nodes are."""
-    problem.lattice.gradient(tile.h, problem.bias, at, tile.label, occupancy, gradients.bias)
+    if gradients.clamp is None:
+        problem.lattice.gradient(tile.h, problem.bias, at, tile.label, occupancy, gradients.bias)
+    else:
+        problem.lattice.gradient(tile.h, problem.bias, at, tile.label, occupancy, torch.zeros_like(gradients.bias))
+        clamp(tile.h, gradients, group.first + tile.frame // problem.encoder_out.shape[1])
     if gradients.weight is not None:
         add_product(gradients.weight, tile.h, tile.z)
     if gradients.wants_encodings:
@@ -141,6 +145,14 @@ def gradient_tile(
         problem.kernels.joint_gradient(
             tile.dz, tile.z, group.encoder_rows, group.predictor_rows, tile.frame, tile.token, problem.activation, *rows
         )
+
+
+def clamp(h: Tensor, gradients: Gradients, utterance: Tensor) -> None:
+    """Bound dL/dh of nodes of utterances (R,), multiply by these's weights, and add the columns up."""
+    assert gradients.clamp is not None
+    limit, weights = gradients.clamp
+    h.clamp_(-limit, limit).mul_(weights[utterance].to(h.dtype)[:, None])
+    gradients.bias += h.sum(0, dtype=gradients.bias.dtype)
 
 
 def emission_pass(
@@ -172,6 +184,7 @@ def emission_pass(
         else:
             forward_tile(problem, group, node, here)
             problem.lattice.emission(here.h, problem.bias, at, here.label, out)
+        problem.adjust(group, out.entries, at, here.frame, here.token)
     if kept is not None:
         kept.whole = nodes is None and kept.held == count
 
@@ -210,11 +223,14 @@ def gradient_pass(
         gradients.close(problem, group)
 
 
-def run_lattice(problem: Problem, group: Group, out: Emissions, weights: Tensor, losses: Tensor, gradient: bool) -> Occupancy:
+def run_lattice(
+    problem: Problem, group: Group, out: Emissions, weights: Tensor, losses: Tensor, gradients: Gradients | None
+) -> Occupancy:
     """The group's part of losses (B,), and the emissions turned into occupancies in place where gradients are wanted."""
     here = slice(group.first, group.stop)
-    problem.lattice.run(out.entries, group.table, weights[here], losses[here], out.entries if gradient else None)
-    if gradient:
+    by_now = weights[here] if gradients is None or gradients.clamp is None else torch.ones_like(weights[here])
+    problem.lattice.run(out.entries, group.table, by_now, losses[here], None if gradients is None else out.entries)
+    if gradients is not None:
         problem.lattice.weigh(out.entries)
     return Occupancy(*out)
 

@@ -24,6 +24,7 @@ from samplewise.ops.problem import (
     ENCODER,
     PREDICTOR,
     WEIGHT,
+    Clamp,
     Gradients,
     Inputs,
     Problem,
@@ -31,6 +32,7 @@ from samplewise.ops.problem import (
     real_dtype,
     wide_dtype,
 )
+from samplewise.ops.timing import Timing
 from samplewise.plan.budget import default_budget, device_of
 from samplewise.plan.planner import Sizes, schedule_of
 from samplewise.topology import named
@@ -48,15 +50,18 @@ class Options(NamedTuple):
     compute_dtype: torch.dtype
     on_nonfinite: str
     topology: str
+    delay_penalty: float
+    clamp: float
 
 
 OPTION_TYPES = (
     "int blank, str activation, str method, int memory_budget, float tolerance, float fastemit_lambda, "
-    "ScalarType compute_dtype, str on_nonfinite, str topology"
+    "ScalarType compute_dtype, str on_nonfinite, str topology, float delay_penalty, "
+    "float clamp"
 )
 INPUT_TYPES = (
     "Tensor encoder_out, Tensor predictor_out, Tensor weight, Tensor? bias, Tensor targets, Tensor encoder_lengths, "
-    "Tensor target_lengths, Tensor? classes, Tensor? class_bias"
+    "Tensor target_lengths, Tensor? classes, Tensor? class_bias, Tensor? alignment"
 )
 INPUTS, WANTED = len(Inputs._fields), (ENCODER, PREDICTOR, WEIGHT, BIAS)
 HALF_RANGE = 1024.0  # in float16 dL/dh, at most 1 a node (FastEmit: 1 + lambda), is made as large, out of the subnormal numbers
@@ -75,13 +80,16 @@ def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple
     if wanted and options.compute_dtype == torch.float16:  # dz = dh W must stay within the range, too
         scale = min(HALF_RANGE, torch.finfo(torch.float16).max / (4 * max(float(weight.detach().abs().max()), 1e-3)))
         scale /= 1.0 + options.fastemit_lambda
-    gradients = Gradients.of(inputs.encoder_out, inputs.predictor_out, weight, real, wanted) if wanted else None
     unusable: list[int] = []
     if wanted and not bool((finite := torch.isfinite(weights)).all()):
         unusable, weights = (~finite).nonzero()[:, 0].tolist(), weights.masked_fill(~finite, 0.0)
     if scale != 1.0:
         weights = weights / (top := weights.abs().max().clamp(min=1e-30)) * scale
         scale /= float(top)
+    gradients = None
+    if wanted:
+        clamp = Clamp(options.clamp, weights) if options.clamp > 0 else None
+        gradients = Gradients.of(inputs.encoder_out, inputs.predictor_out, weight, real, wanted, clamp)
     with torch.autocast(weight.device.type, enabled=False), calling(options.method):
         if inputs.classes is None:
             losses = passes(problem_of(inputs, lengths, options), weights, gradients, options)
@@ -139,10 +147,13 @@ def problem_of(inputs: Inputs, lengths: Lengths, options: Options) -> Problem:
     lattice: Lattice = TwoArcs(kernels, options.blank, factor)
     if topology.name != "regular":
         lattice = Arcs(kernels, topology, topology.bind(weight.shape[0], options.blank), factor)
+    timing = None
+    if options.delay_penalty or inputs.alignment is not None:
+        timing = Timing.of(options.delay_penalty, inputs.alignment, lengths, real, weight.device)
     return Problem(
         inputs.encoder_out.detach(), inputs.predictor_out.detach(), weight.detach().to(options.compute_dtype).contiguous(),
         bias.detach().to(real).contiguous(), inputs.targets.to(device=weight.device, dtype=torch.int64), lengths, options.blank,
-        options.activation, kernels, lattice,
+        options.activation, kernels, lattice, timing,
     )  # fmt: skip
 
 

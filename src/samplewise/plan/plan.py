@@ -166,8 +166,8 @@ def plan(
     compute = dtype.itemsize
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     sizes = Sizes(
-        every_frames, every_labels, vocab + lattice.extra, dim, compute, max(compute, 4), gradient, threads, device=device_of(device),
-        exponentials=device.type == "cpu" and dtype != torch.float64, topology=lattice,
+        every_frames, every_labels, vocab + lattice.extra, dim, compute, max(compute, 4), gradient, threads,
+        device=device_of(device), exponentials=device.type == "cpu" and dtype != torch.float64, topology=lattice,
     )  # fmt: skip
     budget, default = parse_budget(memory_budget), default_budget(device)
     schedule = schedule_of(method, sizes, budget, default, max(every_frames), max(every_labels) + 1)

@@ -22,7 +22,6 @@ from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 from samplewise.kernels.numba.diagonals import OPTIONS
 from samplewise.topology import Bound
 
-
 SEGMENT = 32  # frames whose alphas are held at once, or more
 NONE = np.empty((0, 0))
 MOST = 2  # entries of an arc at its own node
