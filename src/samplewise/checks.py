@@ -101,6 +101,13 @@ def check_finite(name: str, value: object) -> float:
     return number
 
 
+def check_dropout(dropout: float) -> float:
+    number = check_number("dropout", dropout)
+    if not 0.0 <= number < 1.0:
+        raise TransducerError(f"dropout is {dropout}; it must be in 0..1, 1 excluded")
+    return number
+
+
 def check_tolerance(tolerance: float | None) -> float:
     """The tolerance, -1 for the default one."""
     if tolerance is None:

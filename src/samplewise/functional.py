@@ -23,7 +23,7 @@ def transducer_loss(
     method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None,
     vocabulary: SampledVocabulary | None = None, fastemit_lambda: float = 0.0, generator: torch.Generator | None = None,
     on_nonfinite: str = "keep", topology: Topology | str = "regular", delay_penalty: float = 0.0,
-    alignment: Tensor | None = None, clamp: float = -1.0,
+    alignment: Tensor | None = None, dropout: float = 0.0, dropout_seed: int | None = None, clamp: float = -1.0,
 ) -> Tensor:  # fmt: skip
     """Exact transducer (RNN-T) loss of a joint network z = act(encoder_out + predictor_out), logits = z weight^T + bias.
 
@@ -61,6 +61,10 @@ def transducer_loss(
             models emit labels earlier. Unlike FastEmit it is part of the value of the loss. k2's definition.
         alignment: (B, U, 2) first and last frame, counted from 0, at which each label may be, int32 or int64; None allows
             all. An utterance without any path left has an infinite loss.
+        dropout: probability, 0..1, with which a feature of the joint encodings z becomes 0; the others become 1 / (1 - dropout)
+            times as large.
+        dropout_seed: the mask is a function of it, and of utterance, frame, label and feature alone, so it does not depend on
+            method, memory or padding; None draws one from PyTorch's default generator.
         clamp: if positive, every element of an utterance's dL/dlogits is bounded to -clamp..clamp, before the reduction.
 
     Returns:
@@ -103,6 +107,7 @@ def transducer_loss(
         checks.check_tolerance(tolerance), checks.check_fastemit(fastemit_lambda),
         _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite, lattice.key,
         checks.check_finite("delay_penalty", delay_penalty), checks.check_number("clamp", clamp),
+        checks.check_dropout(dropout), _seed(dropout, dropout_seed),
     )  # fmt: skip
     inputs = (
         encoder_out,
@@ -231,6 +236,13 @@ def reduction_weights(reduction: str, target_lengths: Tensor) -> Tensor:
     if reduction == "mean_target":
         return ones / (batch * target_lengths.clamp(min=1))
     return ones
+
+
+def _seed(dropout: float, seed: int | None) -> int:
+    """The seed as 64 bits."""
+    if seed is None:
+        return int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else 0
+    return (checks.check_whole("dropout_seed", seed) + 2**63) % 2**64 - 2**63
 
 
 def _wanted(*tensors: Tensor | None) -> int:

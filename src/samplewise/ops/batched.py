@@ -30,14 +30,15 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tenso
     s = p.encoder_out[:, :, None] + p.predictor_out[:, None]  # (B, T, U+1, D)
     s.masked_fill_(~real_node[..., None], 0.0)  # whatever the padding holds, NaN included, ends here
     z = activate(s.clone() if p.activation in OF_SUMS else s, p.activation).to(p.compute).reshape(-1, D)  # f^J
+    node, group = torch.arange(z.shape[0], device=p.device), p.group(0, B)
+    frame, token = node // width, node // (T * width) * width + node % width
+    p.drop(group, z, frame, token)
     h = z @ p.weight.t()  # f^O, (B T (U+1), V)
 
-    node = torch.arange(h.shape[0], device=p.device)
     label = _labels(p, T, width)  # (B T (U+1),)
     out = no_emissions(h.shape[0], p)
     p.lattice.emission(h, p.bias, node, label, out)  # f^W_1
-    group = p.group(0, B)
-    p.adjust(group, out.entries, node, node // width, node // (T * width) * width + node % width)
+    p.adjust(group, out.entries, node, frame, token)
 
     nodes = sum(t * (u + 1) for t, u in zip(*p.lengths, strict=True))
     report_group("batched", 0, B, nodes, active=None if gradients is None else nodes)
@@ -59,6 +60,9 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tenso
         add_product(gradients.weight, h, z)  # d theta^O
     if gradients.wants_encodings:
         dz = (h @ p.weight).to(p.real)
+        if p.dropout is not None:
+            p.drop(group, dz, frame, token)
+            z = z / p.dropout.scale
         dz *= derivative(s.reshape(-1, D).to(p.real), z.to(p.real), p.activation)
         dz.masked_fill_(torch.add(*p.lattice.occupancies(gammas))[:, None] == 0, 0.0)
         dz = dz.view(B, T, width, D)

@@ -68,6 +68,7 @@ def bound(
         problem.kernels.bounds(
             *rows, table, group.targets, problem.weight, problem.bias, part, chosen,
             *gather(problem, whole, part, chosen, slack), ub_blank, ub_label,
+            problem.dropout_in(group),
         )  # fmt: skip
     return torch.cat(found)
 
@@ -193,8 +194,13 @@ class Slack(NamedTuple):
         if not bounded:
             reach = longest(group.encoder_rows, group.table[:, FRAMES], problem.real)
             reach = reach + longest(group.predictor_rows, group.table[:, LABELS] + 1, problem.real)
+        if problem.dropout is not None:
+            reach = reach * problem.dropout.scale
         relative = (dim + 16) * eps + product_error(problem)  # eps = 2 u, twice D u
         per_norm = relative * reach + (8 * eps * math.sqrt(dim) if bounded else 4 * eps * reach)
+        if problem.dropout is not None:  # a product more, rounded in the real dtype here and in the compute dtype there
+            scale = problem.dropout.scale
+            per_norm = per_norm * scale + (eps + torch.finfo(problem.compute).eps) * reach
         counts = ~torch.isneginf(problem.bias)
         of_class = per_norm * whole.norms + 2 * eps * torch.where(counts, problem.bias, 0.0).abs()
         of_all = torch.where(counts, of_class, 0.0).sum(dtype=wide_dtype(problem.device))

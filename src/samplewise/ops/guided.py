@@ -28,7 +28,7 @@ from samplewise.ops import buffers, tiled
 from samplewise.ops.bounds import Slack, Whole
 from samplewise.ops.corridor import Corridor, find, is_worth_it
 from samplewise.ops.entry_bounds import Vocabulary, bound_entries
-from samplewise.ops.lattices import Emissions, Occupancy, TwoArcs
+from samplewise.ops.lattices import Emissions, Occupancy
 from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Kept, Tile, emission_pass, forward_tile, gradient_pass, no_emissions, select
@@ -83,9 +83,8 @@ class Band:
 
     def narrow(self, limit: float, most: int) -> None:
         """Leave out what is known to have no more than a part of the limit, if that is most of the nodes."""
-        plain = isinstance(self.problem.lattice, TwoArcs) and self.problem.timing is None
-        known = plain and hasattr(self.problem.kernels, "sweep")
-        if not known or not is_worth_it(self.group, self.buffers.shape[1]):
+        known = hasattr(self.problem.kernels, "sweep")
+        if not known or not self.problem.is_plain or not is_worth_it(self.group, self.buffers.shape[1]):
             return
         classes, exact, corridor = find(
             self.problem, self.group, self.whole, self.slack, self.tile, self.kept, self.buffers, limit, most

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from samplewise.checks import Lengths
 from samplewise.kernels.backend import exponentials_of
+from samplewise.kernels.eager.dropout import Dropout
 from samplewise.kernels.layout import packed_table
-from samplewise.ops.lattices import Lattice
+from samplewise.ops.lattices import Lattice, TwoArcs
 from samplewise.ops.timing import Timing
 
 SUREST = 1 / 64  # nats a frame or label: measured, see docs/methods.md
@@ -87,6 +88,7 @@ class Problem:
     kernels: ModuleType
     lattice: Lattice
     timing: Timing | None = None
+    dropout: Dropout | None = None  # of the joint encodings
 
     @property
     def compute(self) -> torch.dtype:
@@ -99,6 +101,11 @@ class Problem:
     @property
     def device(self) -> torch.device:
         return self.weight.device
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is the regular lattice with nothing besides, of which there are kernels that do more at once."""
+        return isinstance(self.lattice, TwoArcs) and self.timing is None and self.dropout is None
 
     def adjust(self, group: Group, out: Tensor, at: Tensor, frame: Tensor, token: Tensor) -> None:
         """Make the label entries of `out` (E, N) at some places what a delay penalty and an alignment say; frame and token are
@@ -119,6 +126,16 @@ class Problem:
             parts.append(((t >= first) & (t <= last)).flatten().nonzero()[:, 0] + start)
             start += frames * (labels + 1)
         return torch.cat(parts)
+
+    def dropout_in(self, group: Group) -> Dropout | None:
+        """The dropout of the group's rows."""
+        return None if self.dropout is None else self.dropout._replace(first=self.dropout.first + group.first)
+
+    def drop(self, group: Group, z: Tensor, frame: Tensor, token: Tensor) -> None:
+        """Mask joint encodings, or their gradients (R, D), in place."""
+        dropout = self.dropout_in(group)
+        if dropout is not None:
+            self.kernels.drop(z, frame, token, dropout)
 
     @property
     def may_use_exponentials(self) -> bool:

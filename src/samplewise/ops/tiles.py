@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samplewise.kernels.backend import fused_emission_of
 from samplewise.ops import buffers
-from samplewise.ops.lattices import Emissions, Occupancy, TwoArcs
+from samplewise.ops.lattices import Emissions, Occupancy
 from samplewise.ops.problem import Gradients, Group, Problem, wide_dtype
 
 
@@ -109,6 +109,7 @@ def joint_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> None
     kernels.locate(node, group.table, group.targets, tile.frame, tile.token, tile.label)
     encoder_rows, predictor_rows, activation = group.joint_rows(problem.activation)
     kernels.joint(encoder_rows, predictor_rows, tile.frame, tile.token, activation, tile.z)
+    problem.drop(group, tile.z, tile.frame, tile.token)
 
 
 def forward_tile(problem: Problem, group: Group, node: Tensor, tile: Tile) -> None:
@@ -142,6 +143,9 @@ def gradient_tile(
         add_product(gradients.weight, tile.h, tile.z)
     if gradients.wants_encodings:
         torch.mm(tile.h, problem.weight, out=tile.dz)  # (R, V) (V, D)
+        if problem.dropout is not None:
+            problem.drop(group, tile.dz, tile.frame, tile.token)
+            tile.z.mul_(1.0 / problem.dropout.scale)  # as the activation left it, where the gradient is not dropped
         problem.kernels.joint_gradient(
             tile.dz, tile.z, group.encoder_rows, group.predictor_rows, tile.frame, tile.token, problem.activation, *rows
         )
@@ -166,7 +170,7 @@ def emission_pass(
     """
     every = nodes if nodes is not None else range(group.nodes)
     count = len(every)
-    fused = fused_emission_of(problem.kernels, problem.compute) if fuse and isinstance(problem.lattice, TwoArcs) else None
+    fused = fused_emission_of(problem.kernels, problem.compute) if fuse and problem.is_plain else None
     for start in range(0, count, tile.rows):
         stop = min(start + tile.rows, count)
         some = every[start:stop]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
+from samplewise.kernels.eager.dropout import dropout_of
 from samplewise.observe import calling, planned
 from samplewise.ops import batched, guided, reasons, sampled, samplewise, tiled
 from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
@@ -52,12 +53,14 @@ class Options(NamedTuple):
     topology: str
     delay_penalty: float
     clamp: float
+    dropout: float
+    dropout_seed: int
 
 
 OPTION_TYPES = (
     "int blank, str activation, str method, int memory_budget, float tolerance, float fastemit_lambda, "
     "ScalarType compute_dtype, str on_nonfinite, str topology, float delay_penalty, "
-    "float clamp"
+    "float clamp, float dropout, int dropout_seed"
 )
 INPUT_TYPES = (
     "Tensor encoder_out, Tensor predictor_out, Tensor weight, Tensor? bias, Tensor targets, Tensor encoder_lengths, "
@@ -99,7 +102,7 @@ def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple
                 own = None if gradients is None else gradients.part(part.first, part.stop, part.inputs.weight.shape[0])
                 here = slice(part.first, part.stop)
                 own_options = options._replace(blank=part.blank, topology=part.topology.key)
-                problem = problem_of(part.inputs, part.lengths, own_options)
+                problem = problem_of(part.inputs, part.lengths, own_options, part.first)
                 losses[here] = passes(problem, weights[here], own, own_options, part.first, gathered=True)
                 if gradients is not None and own is not None:
                     sampled.add_part(gradients, own, part.classes)
@@ -140,7 +143,8 @@ def default_tolerance(compute: torch.dtype) -> float:
     return eps if compute.itemsize >= 4 else eps / 16
 
 
-def problem_of(inputs: Inputs, lengths: Lengths, options: Options) -> Problem:
+def problem_of(inputs: Inputs, lengths: Lengths, options: Options, first: int = 0) -> Problem:
+    """The problem of utterances from number `first` of the batch on."""
     weight, bias, real = inputs.weight, inputs.bias, real_dtype(options.compute_dtype)
     bias = torch.zeros(weight.shape[0], dtype=real, device=weight.device) if bias is None else bias
     kernels, topology, factor = backend_for(weight.device), named(options.topology), 1.0 + options.fastemit_lambda
@@ -154,6 +158,9 @@ def problem_of(inputs: Inputs, lengths: Lengths, options: Options) -> Problem:
         inputs.encoder_out.detach(), inputs.predictor_out.detach(), weight.detach().to(options.compute_dtype).contiguous(),
         bias.detach().to(real).contiguous(), inputs.targets.to(device=weight.device, dtype=torch.int64), lengths, options.blank,
         options.activation, kernels, lattice, timing,
+        dropout_of(
+            options.dropout, options.dropout_seed, inputs.encoder_out.shape[1], inputs.predictor_out.shape[1], first
+        ),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from samplewise.kernels.eager.arcs import arcs_backward_piece, arcs_forward_piece, arcs_lattice
 from samplewise.kernels.eager.bounds import bounds
+from samplewise.kernels.eager.dropout import drop
 from samplewise.kernels.eager.emission import emission, emission_gradient
 from samplewise.kernels.eager.entries import entries, entries_gradient
 from samplewise.kernels.eager.joint import joint, joint_gradient
@@ -14,7 +15,7 @@ __all__ = [
     "arcs_forward_piece",
     "arcs_lattice",
     "backward_piece",
-    "bounds",
+    "bounds", "drop",
     "emission",
     "emission_gradient",
     "entries",

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from samplewise.kernels.eager.activation import activate
+from samplewise.kernels.eager.dropout import Dropout, kept, keys
 from samplewise.kernels.layout import FRAME_BASE, LABELS, START, STRIDE, TARGET_BASE, TOKEN_BASE
 
 
 def bounds(
     encoder_rows: Tensor, predictor_rows: Tensor, activation: str, utterances: Tensor, targets: Tensor, weight: Tensor,
     bias: Tensor, stretches: Tensor, classes: Tensor, rows: Tensor, row_bias: Tensor, rest: Tensor, slack: Tensor,
-    ub_blank: Tensor, ub_label: Tensor,
+    ub_blank: Tensor, ub_label: Tensor, dropout: Dropout | None = None,
 ) -> None:  # fmt: skip
     """Write upper bounds of lp_blank and lp_label (N,) of every node of the stretches.
 
@@ -31,7 +32,7 @@ def bounds(
     the sum of the weights of all others, row_bias (Q, S+2) likewise; `rest` (Q,) how many the others are. A node's own
     label is taken out of the others where it is one. Classes whose bias is -inf are no classes: they count nowhere. `slack`
     (Q,) is what rounding may take off a bound; it is added. encoder_rows (F, D), predictor_rows (K, D), weight (V, D), bias
-    (V,), targets flat, utterances the table of `layout.py`.
+    (V,), targets flat, utterances the table of `layout.py`; `dropout` masks the joint encodings.
     """
     real = bias.dtype
     for q, (g, first, stop) in enumerate(stretches.tolist()):
@@ -40,6 +41,10 @@ def bounds(
         encoder = encoder_rows[table[FRAME_BASE] + first : table[FRAME_BASE] + stop].to(real)
         predictor = predictor_rows[table[TOKEN_BASE] : table[TOKEN_BASE] + width].to(real)
         z = activate(encoder[:, None] + predictor[None], activation)  # (frames, U+1, D)
+        if dropout is not None:
+            t, u = torch.arange(first, stop, device=z.device)[:, None], torch.arange(width, device=z.device)[None]
+            utterance = torch.full_like(t, dropout.first + g)
+            z = (z * dropout.scale).masked_fill(~kept(dropout, keys(dropout, utterance, t, u), z.shape[2]), 0.0)
         own = targets[table[TARGET_BASE] : table[TARGET_BASE] + width - 1]
         label = torch.full((stop - first, width), -math.inf, dtype=real, device=z.device)
         label[:, :-1] = torch.linalg.vecdot(z[:, :-1], weight[own].to(real)) + bias[own]

@@ -4,6 +4,7 @@
 from samplewise.kernels.numba.arcs import arcs_backward_piece, arcs_forward_piece, arcs_lattice
 from samplewise.kernels.numba.bounds import bounds
 from samplewise.kernels.numba.corridor import sweep
+from samplewise.kernels.numba.dropout import drop
 from samplewise.kernels.numba.emission import emission, emission_gradient
 from samplewise.kernels.numba.entries import entries, entries_gradient
 from samplewise.kernels.numba.exponentials import exponentials
@@ -17,7 +18,7 @@ __all__ = [
     "arcs_forward_piece",
     "arcs_lattice",
     "backward_piece",
-    "bounds",
+    "bounds", "drop",
     "emission",
     "emission_gradient",
     "entries",

@@ -10,7 +10,9 @@ import numpy as np
 from numba import prange
 from torch import Tensor
 
+from samplewise.kernels.eager.dropout import Dropout
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.dropout import key_of, numbers
 from samplewise.kernels.numba.joint import ACTIVATIONS
 from samplewise.kernels.numba.panels import LANES, ROWS, VECTORS, WIDTH, fill, frame, lanes, scratch
 
@@ -20,7 +22,7 @@ FRAMES_A_TASK = 64  # about so many, which share the transposed rows of their la
 def bounds(
     encoder_rows: Tensor, predictor_rows: Tensor, activation: str, utterances: Tensor, targets: Tensor, weight: Tensor,
     bias: Tensor, stretches: Tensor, classes: Tensor, rows: Tensor, row_bias: Tensor, rest: Tensor, slack: Tensor,
-    ub_blank: Tensor, ub_label: Tensor,
+    ub_blank: Tensor, ub_label: Tensor, dropout: Dropout | None = None,
 ) -> None:  # fmt: skip
     """Write upper bounds of lp_blank and lp_label of every node of the stretches; see `kernels/eager/bounds.py`."""
     if not len(stretches):
@@ -31,8 +33,8 @@ def bounds(
         _bounds(
             _tasks(of_stretch, array(utterances)), of_stretch, array(encoder_rows), array(predictor_rows),
             ACTIVATIONS[activation], array(utterances), array(targets), array(weight), array(bias), array(classes),
-            array(of_classes(rows)), array(row_bias), array(rest), array(slack), rows.shape[1], array(ub_blank),
-            array(ub_label),
+            array(of_classes(rows)), array(row_bias), array(rest), array(slack), rows.shape[1],
+            numbers(dropout, array(bias).dtype), array(ub_blank), array(ub_label),
         )  # fmt: skip
 
 
@@ -64,8 +66,9 @@ def _tasks(stretches: np.ndarray, utterances: np.ndarray) -> np.ndarray:
 @kernel(fastmath={"contract"})
 def _bounds(
     tasks, stretches, encoder_rows, predictor_rows, activation, utterances, targets, weight, bias, classes, panels, row_bias,
-    rest, slack, count, ub_blank, ub_label,
+    rest, slack, count, dropout, ub_blank, ub_label,
 ):  # fmt: skip
+    seed_low, seed_high, threshold, scale, _, _, first_utterance = dropout
     depth, dim, real = panels.shape[2], encoder_rows.shape[1], bias.dtype
     for task in prange(tasks.shape[0]):
         first, stop, label = tasks[task, 0], tasks[task, 1], tasks[task, 2]
@@ -81,12 +84,15 @@ def _bounds(
         work = scratch(depth, panels.shape[1] * ROWS, bias)
         own_bias, counted = np.empty(LANES, dtype=real), np.empty(LANES, dtype=real)
         by_blank, by_label = np.empty(LANES, dtype=real), np.empty(LANES, dtype=real)
+        keys = np.empty(LANES, dtype=np.uint32)
         for q in range(first, stop):
             lanes(label, own_targets, bias, classes[q], own_bias, counted)
             for t in range(stretches[q, 1], stretches[q, 2]):
+                for i in range(LANES if threshold > np.uint32(0) else 0):
+                    keys[i] = key_of(seed_low, seed_high, first_utterance + g, t, label + i)
                 frame(
                     encoder_rows[frame_base + t], panel, own_rows, activation, dim, panels[q], row_bias[q], own_bias, counted,
-                    count, rest[q], slack[q], work, by_blank, by_label,
+                    count, rest[q], slack[q], keys, threshold, scale, work, by_blank, by_label,
                 )  # fmt: skip
                 at = start + t * stride + label
                 ub_blank[at : at + width] = by_blank[:width]

@@ -12,6 +12,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from samplewise.kernels.numba import math as fast
+from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 from samplewise.kernels.numba.bounds import of_classes
 from samplewise.kernels.numba.intervals import first_rows
@@ -101,6 +102,7 @@ def _go_on(
     own_bias, counted = np.empty(LANES, dtype=bias.dtype), np.empty(LANES, dtype=bias.dtype)
     by_blank, by_label = np.empty(LANES, dtype=bias.dtype), np.empty(LANES, dtype=bias.dtype)
     p_blank, p_label = np.empty(LANES), np.empty(LANES)
+    no_keys = np.empty(0, dtype=np.uint32)  # dropout leaves no corridor
     low, high, at = edges[0], edges[1], edges[2]
     for q in range(begin, end):
         told = -1  # the panel that own_bias and counted are of
@@ -127,8 +129,8 @@ def _go_on(
                             filled[b] = True
                 frame(
                     encoder_rows[frame_base + t], panels[block : block + VECTORS], own_rows[block : block + VECTORS],
-                    activation, dim, of_class[q], row_bias[q], own_bias, counted, count, rest[q], slack[q], work,
-                    by_blank, by_label,
+                    activation, dim, of_class[q], row_bias[q], own_bias, counted, count, rest[q], slack[q], no_keys,
+                    np.uint32(0), s.type_of(bias[0], 1.0), work, by_blank, by_label,
                 )  # fmt: skip
                 _take(known, first_row + t, label, by_blank, by_label)
                 _exponentials(by_blank, p_blank)

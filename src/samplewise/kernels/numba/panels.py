@@ -11,6 +11,7 @@ from numba import njit
 
 from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba import vectors
+from samplewise.kernels.numba.dropout import mask_panel
 
 LANES, WIDTH, VECTORS, ROWS = vectors.LANES, vectors.WIDTH, vectors.VECTORS, vectors.ROWS
 NUMERIC = {"contract", "nsz"}
@@ -55,12 +56,12 @@ def lanes(label, targets, bias, classes, own_bias, counted):
 
 @njit(fastmath={"contract"}, error_model="numpy", nogil=True)
 def frame(
-    encoding, panel, own_rows, activation, dim, panels, row_bias, own_bias, counted, count, rest, slack, work, by_blank,
-    by_label,
+    encoding, panel, own_rows, activation, dim, panels, row_bias, own_bias, counted, count, rest, slack, keys, threshold, scale,
+    work, by_blank, by_label,
 ):  # fmt: skip
     """Bounds (LANES,) of both emissions at a frame. encoding (D,); panel and own_rows (VECTORS, depth, WIDTH); panels
     (R/4, depth, 4) are the rows of the classes, of which there are `count`, the sum of all others last; own_bias and counted
-    (LANES,) as in `_finish`."""
+    (LANES,) as in `_finish`. keys (LANES,), threshold and scale are those of `dropout.py`; threshold 0: none."""
     row, z, scores, own, top, total, mean = work
     depth = z.shape[0]
     if activation == s.TANH_OF_EXPONENTIALS or activation == s.SIGMOID_OF_EXPONENTIALS:
@@ -73,6 +74,8 @@ def frame(
     else:
         for v in range(VECTORS):
             _act(encoding, panel[v, :dim], activation, z[:, v * WIDTH : (v + 1) * WIDTH])
+    if threshold > np.uint32(0):
+        mask_panel(z, dim, keys, threshold, scale)
     for k in range(panels.shape[0]):
         vectors.rows_times_panel(z, panels[k], scores[k * ROWS : (k + 1) * ROWS], depth)  # type: ignore
     vectors.own_times_panel(z, own_rows, own, depth)  # type: ignore

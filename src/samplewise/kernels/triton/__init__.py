@@ -4,6 +4,7 @@ With TRITON_INTERPRET=1, set before this is imported, they run on the CPU, slowl
 """
 
 from samplewise.kernels.triton.bounds import bounds
+from samplewise.kernels.triton.dropout import drop
 from samplewise.kernels.triton.emission import emission, emission_gradient
 from samplewise.kernels.triton.fused import fused_emission
 from samplewise.kernels.triton.joint import joint, joint_gradient
@@ -11,6 +12,6 @@ from samplewise.kernels.triton.lattice import backward_piece, forward_piece, lat
 from samplewise.kernels.triton.occupancy import locate, select
 
 __all__ = [
-    "backward_piece", "bounds", "emission", "emission_gradient", "forward_piece", "fused_emission", "joint",
+    "backward_piece", "bounds", "drop", "emission", "emission_gradient", "forward_piece", "fused_emission", "joint",
     "joint_gradient", "lattice", "locate", "select",
 ]  # fmt: skip

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from samplewise.kernels.eager.dropout import Dropout
+from samplewise.kernels.triton.dropout import kept, key_of, numbers
 from samplewise.kernels.triton.launch import blocks, on, power_of_2, rows_of
 from samplewise.kernels.triton.numbers import activate, widen
 
@@ -21,7 +23,7 @@ FEWEST = 16  # columns of a matrix product
 def bounds(
     encoder_rows: Tensor, predictor_rows: Tensor, activation: str, utterances: Tensor, targets: Tensor, weight: Tensor,
     bias: Tensor, stretches: Tensor, classes: Tensor, rows: Tensor, row_bias: Tensor, rest: Tensor, slack: Tensor,
-    ub_blank: Tensor, ub_label: Tensor,
+    ub_blank: Tensor, ub_label: Tensor, dropout: Dropout | None = None,
 ) -> None:  # fmt: skip
     """Write upper bounds of lp_blank and lp_label of every node of the stretches; see `kernels/eager/bounds.py`."""
     count, dim = rows.shape[1:]
@@ -32,15 +34,16 @@ def bounds(
         _bounds[(len(stretches), blocks(max(NODES, widest), HEIGHT))](
             rows_of(encoder_rows), rows_of(predictor_rows), utterances, targets, rows_of(weight), bias, stretches.contiguous(),
             classes.contiguous(), rows.contiguous(), row_bias.contiguous(), rest, slack, ub_blank, ub_label, count, dim,
-            encoder_rows.stride(0), predictor_rows.stride(0), weight.stride(0), ACTIVATION=activation, HEIGHT=HEIGHT,
+            encoder_rows.stride(0), predictor_rows.stride(0), weight.stride(0), *numbers(dropout)[:4], *numbers(dropout)[6:],
+            ACTIVATION=activation, DROPS=dropout is not None, HEIGHT=HEIGHT,
             WIDTH=max(FEWEST, power_of_2(count, 1 << 30)), DEPTH=DEPTH, num_warps=WARPS,
         )  # fmt: skip
 
 
 @triton.jit
 def _scores(
-    encoder_row, predictor_row, own_row, rows, live, own, k, count, dim, ACTIVATION: tl.constexpr, REAL: tl.constexpr,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    encoder_row, predictor_row, own_row, rows, live, own, k, count, dim, key, threshold, scale, ACTIVATION: tl.constexpr,
+    DROPS: tl.constexpr, REAL: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Inner products of a block's joint encodings with the rows of the stretch (HEIGHT, WIDTH), and with each node's own."""
     score = tl.zeros((HEIGHT, WIDTH), REAL)
@@ -51,6 +54,8 @@ def _scores(
         x = widen(tl.load(encoder_row[:, None] + d[None, :], mask=live[:, None] & inside, other=0), REAL)
         x += widen(tl.load(predictor_row[:, None] + d[None, :], mask=live[:, None] & inside, other=0), REAL)
         z = activate(x, ACTIVATION)  # beyond the features something finite, which meets rows of zeros
+        if DROPS:
+            z = tl.where(kept(key[:, None], d[None, :], threshold), z * scale, 0.0).to(REAL)
         by_own += z * widen(tl.load(own_row[:, None] + d[None, :], mask=own[:, None] & inside, other=0), REAL)
         row = tl.load(rows + k[None, :] * dim + d[:, None], mask=(k < count)[None, :] & (d < dim)[:, None], other=0.0)
         score = tl.dot(z, row, score, input_precision="ieee", out_dtype=REAL)
@@ -66,8 +71,9 @@ def _at_most_0(x):
 @triton.jit(do_not_specialize=["count", "dim"])
 def _bounds(
     encoder_rows, predictor_rows, utterances, targets, weight, bias, stretches, classes, rows, row_bias, rest, slack, ub_blank,
-    ub_label, count, dim, encoder_stride, predictor_stride, weight_stride, ACTIVATION: tl.constexpr, HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    ub_label, count, dim, encoder_stride, predictor_stride, weight_stride, seed_low, seed_high, threshold, scale,
+    first_utterance, ACTIVATION: tl.constexpr, DROPS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr,
 ):  # fmt: skip
     REAL: tl.constexpr = bias.dtype.element_ty
     q = tl.program_id(0).to(tl.int64)
@@ -87,10 +93,13 @@ def _bounds(
         own = live & (u < labels)
         y = tl.load(targets + target_base + u, mask=own, other=0)
         own_bias = tl.load(bias + y, mask=own, other=float("-inf"))
+        key = u
+        if DROPS:
+            key = key_of(seed_low, seed_high, first_utterance + tl.load(stretches + 3 * q), t, u)
         score, label = _scores(
             encoder_rows + (frame_base + t) * encoder_stride, predictor_rows + (token_base + u) * predictor_stride,
-            weight + y * weight_stride, rows + q * count * dim, live, own, k, count, dim, ACTIVATION, REAL, HEIGHT, WIDTH,
-            DEPTH,
+            weight + y * weight_stride, rows + q * count * dim, live, own, k, count, dim, key, threshold, scale, ACTIVATION,
+            DROPS, REAL, HEIGHT, WIDTH, DEPTH,
         )  # fmt: skip
         score += offset[None, :]
         label += own_bias
