@@ -1,5 +1,6 @@
 """Exact neural transducer losses that never hold the 4-D output tensor (B, T, U+1, V)."""
 
+from samplewise import topology
 from samplewise.errors import TransducerError
 from samplewise.functional import joint_loss, rnnt_loss, transducer_loss
 from samplewise.modules import Joiner, TransducerLoss
@@ -19,6 +20,7 @@ __all__ = [
     "plan",
     "rnnt_loss",
     "sample_vocabulary",
+    "topology",
     "transducer_loss",
 ]
 __version__ = "0.1.0"

@@ -136,6 +136,22 @@ def test_emission_gradient(kernels, rows, classes, dtype):
     torch.testing.assert_close((d_bias - before).double(), right.sum(0), rtol=1e-2 if eps > 1e-6 else 1e-5, atol=8 * eps)
 
 
+@pytest.mark.parametrize("classes", [2, 33, 1025])
+def test_a_denominator_of_scores_that_were_rounded_otherwise(kernels, classes):
+    """A product of another shape may round scores of a thousand nats by 1e-4; the softmax is that of the scores at hand."""
+    logits, bias, node, label = tile(7, classes, torch.float32)
+    logits, label = logits + 1000.0, label.clamp(min=0)
+    log_denominator, *_ = emission(kernels, logits, bias, node, label, 0)
+    by_blank, by_label = torch.rand(2, 14)
+    right, other = logits.clone(), logits.clone()
+    sums = torch.zeros(2, classes)
+    kernels.emission_gradient(right, bias, node, label, 0, log_denominator, by_blank, by_label, sums[0])
+    kernels.emission_gradient(other, bias, node, label, 0, log_denominator + 1e-4, by_blank, by_label, sums[1])
+    assert right.sum(1).abs().max() < 1e-5
+    torch.testing.assert_close(other, right, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(sums[1], sums[0], rtol=1e-5, atol=1e-5)
+
+
 @EVERY_DTYPE
 def test_rows_without_occupancy_become_zero(kernels, dtype):
     """Whatever they hold, and their denominator too."""

@@ -6,7 +6,7 @@ import torch
 from samplewise.checks import check_values
 from samplewise.ops.bounds import Slack, Whole, bound, gather
 from samplewise.ops.problem import Inputs
-from samplewise.ops.tiles import Emissions, Tile, emission_pass
+from samplewise.ops.tiles import Tile, emission_pass, no_emissions
 from samplewise.ops.transducer import Options, problem_of
 from tests.problems import make
 from tests.structured import structured
@@ -39,9 +39,9 @@ def emissions(problem, activation, exponentials=True):
     assert upper.isnan().any() == (most > half), "of the frames that were asked for and no others"
     if most > half:
         bound(call, group, whole, Slack.of(call, group, whole), tile, (half, most), group.table, None, *upper)
-    exact = Emissions.empty(group.nodes, call)
+    exact = no_emissions(group.nodes, call)
     emission_pass(call, group, None, tile, exact)
-    return upper, torch.stack((exact.lp_blank, exact.lp_label))
+    return upper, exact.entries
 
 
 def complaint(problem, activation, said, **options) -> list[str]:

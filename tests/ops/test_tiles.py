@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from samplewise.ops.lattices import Occupancy
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, Gradients
-from samplewise.ops.tiles import Emissions, Kept, Occupancy, Tile, add_product, emission_pass, gradient_pass
+from samplewise.ops.tiles import Kept, Tile, add_product, emission_pass, gradient_pass, no_emissions
 from tests.ops.test_bounds import call_of
 from tests.problems import make
 
@@ -19,14 +20,14 @@ def passes(capacity, chosen=None, packed=False):
     kept = None if capacity is None else Kept(call, capacity)
     every = torch.arange(group.nodes)
     nodes = every if chosen is None else every[chosen].contiguous()
-    out = Emissions.empty(nodes.numel() if packed else group.nodes, call)
+    out = no_emissions(nodes.numel() if packed else group.nodes, call)
     emission_pass(call, group, nodes if packed else None, tile, out, kept, packed=packed)
     gamma = torch.rand(2, group.nodes, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     gradients = Gradients.of(
         problem.encoder_out, problem.predictor_out, problem.weight, torch.float64, ENCODER | PREDICTOR | WEIGHT | BIAS
     )
     by_arc = gamma[:, nodes] if packed else gamma
-    gradient_pass(call, group, nodes, tile, Occupancy(out.log_denominator, *by_arc), gradients, kept, packed=packed)
+    gradient_pass(call, group, nodes, tile, Occupancy(out.denominators, by_arc), gradients, kept, packed=packed)
     return gradients, kept, group.nodes
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from samplewise.checks import Lengths
 from samplewise.kernels.backend import exponentials_of
-from samplewise.kernels.eager.dropout import Dropout
 from samplewise.kernels.layout import packed_table
+from samplewise.kernels.masks import Dropout
 from samplewise.ops.lattices import Lattice, TwoArcs
 from samplewise.ops.timing import Timing
 
@@ -62,7 +62,7 @@ class Inputs(NamedTuple):
     target_lengths: Tensor
     classes: Tensor | None
     class_bias: Tensor | None
-    alignment: Tensor | None
+    alignment: Tensor | None = None
 
 
 class Exponentials(NamedTuple):
@@ -205,7 +205,8 @@ class Gradients:
 
     @classmethod
     def of(
-        cls, encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, real: torch.dtype, wanted: int, clamp: Clamp | None
+        cls, encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, real: torch.dtype, wanted: int,
+        clamp: Clamp | None = None,
     ) -> Gradients:  # fmt: skip
         def zeros(like: Tensor, dtype: torch.dtype) -> Tensor:
             return torch.zeros(like.shape, dtype=dtype, device=like.device)

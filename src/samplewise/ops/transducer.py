@@ -15,7 +15,7 @@ from torch import Tensor
 
 from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
-from samplewise.kernels.eager.dropout import dropout_of
+from samplewise.kernels.masks import dropout_of
 from samplewise.observe import calling, planned
 from samplewise.ops import batched, guided, reasons, sampled, samplewise, tiled
 from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
@@ -50,11 +50,11 @@ class Options(NamedTuple):
     fastemit_lambda: float
     compute_dtype: torch.dtype
     on_nonfinite: str
-    topology: str
-    delay_penalty: float
-    clamp: float
-    dropout: float
-    dropout_seed: int
+    topology: str = "regular"
+    delay_penalty: float = 0.0
+    clamp: float = -1.0
+    dropout: float = 0.0
+    dropout_seed: int = 0
 
 
 OPTION_TYPES = (

@@ -6,31 +6,10 @@ again wherever its node is, in any tile, group, method or backend.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-WORD, GOLDEN = 0xFFFFFFFF, 0x9E3779B9
-
-
-class Dropout(NamedTuple):
-    """A call's dropout: features below `threshold` of 2^32 become 0, the others `scale` times as large. Rows of the encodings
-    are numbered utterance by utterance, `frames` and `tokens` of each, from utterance `first` on."""
-
-    seed: int
-    threshold: int
-    scale: float
-    frames: int
-    tokens: int
-    first: int
-
-
-def dropout_of(probability: float, seed: int, frames: int, tokens: int, first: int) -> Dropout | None:
-    """The dropout of a probability 0..1, 1 excluded; None for 0."""
-    if probability == 0.0:
-        return None
-    return Dropout(seed, round(probability * 2**32), 1.0 / (1.0 - probability), frames, tokens, first)
+from samplewise.kernels.masks import GOLDEN, WORD, Dropout
 
 
 def mix(x: Tensor) -> Tensor:

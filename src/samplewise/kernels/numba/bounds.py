@@ -10,7 +10,7 @@ import numpy as np
 from numba import prange
 from torch import Tensor
 
-from samplewise.kernels.eager.dropout import Dropout
+from samplewise.kernels.masks import Dropout
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 from samplewise.kernels.numba.dropout import key_of, numbers
 from samplewise.kernels.numba.joint import ACTIVATIONS

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
-from samplewise.kernels.eager.dropout import GOLDEN, WORD, Dropout
+from samplewise.kernels.masks import GOLDEN, WORD, Dropout
 from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 

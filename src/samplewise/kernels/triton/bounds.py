@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samplewise.kernels.eager.dropout import Dropout
+from samplewise.kernels.masks import Dropout
 from samplewise.kernels.triton.dropout import kept, key_of, numbers
 from samplewise.kernels.triton.launch import blocks, on, power_of_2, rows_of
 from samplewise.kernels.triton.numbers import activate, widen

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samplewise.kernels.eager.dropout import GOLDEN, WORD, Dropout
+from samplewise.kernels.masks import GOLDEN, WORD, Dropout
 from samplewise.kernels.triton.launch import blocks, on, power_of_2, rows_of
 from samplewise.kernels.triton.numbers import narrow, widen
 
