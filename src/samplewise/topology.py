@@ -106,7 +106,7 @@ class Topology:
         return f"{self.name} {json.dumps(dict(self.parameters))}" if self.parameters else self.name
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters)})"
+        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters if value is not None)})"
 
     @property
     def extra(self) -> int:
