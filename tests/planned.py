@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from samplewise.reference import ACTIVATIONS
+from samplewise.checks import ACTIVATIONS
+from samplewise.reference import activation_of
 from tests.draws import MOST_NODES, Draw, Shape
 from tests.problems import Problem
 
@@ -109,7 +110,7 @@ def inverse(activation: str, degree: Tensor) -> Tensor:
     low, high = torch.zeros_like(degree), torch.full_like(degree, 2 * ON)
     for _ in range(60):
         middle = (low + high) / 2
-        above = ACTIVATIONS[activation](middle) > ON * degree
+        above = activation_of(activation)(middle) > ON * degree
         low, high = torch.where(above, low, middle), torch.where(above, middle, high)
     return torch.where(degree > 0, low, OFF)
 

@@ -5,6 +5,7 @@ import torch
 
 import samplewise
 from samplewise import Joiner, TransducerError, TransducerLoss
+from samplewise.checks import ACTIVATIONS
 from tests.problems import make
 
 ENCODINGS = torch.randn(2, 9, 8), torch.randn(2, 5, 7)
@@ -35,7 +36,7 @@ def test_a_wrong_option_is_refused_at_once(option):
         TransducerLoss(**{option: "x"})
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid", "gelu", "silu", "identity"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_joiner(activation):
     """Its loss is that of its logits, and both reach the same parameters."""
     joiner = Joiner(8, 7, 6, 11, activation=activation).double()

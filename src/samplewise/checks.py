@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from samplewise.errors import TransducerError
+from samplewise.kernels.eager import activation
 from samplewise.topology import Topology, named
 
 logger = logging.getLogger("samplewise")
 
-ACTIVATIONS = ("tanh", "relu", "sigmoid", "gelu", "silu", "identity")
+ACTIVATIONS = tuple(activation.TABLE)
 METHODS = ("auto", "batched", "samplewise", "tiled", "guided")
 REDUCTIONS = ("none", "sum", "mean", "mean_volume", "mean_target")
 NONFINITE = ("keep", "zero", "raise")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from samplewise import checks
 from samplewise.functional import transducer_loss
+from samplewise.kernels.eager.activation import TABLE
 from samplewise.plan.budget import parse_budget
 from samplewise.vocabulary import SampledVocabulary
 
@@ -115,7 +115,7 @@ class Joiner(nn.Module):
             )  # fmt: skip
         if acoustic.dim() == 3 and label.dim() == 3:
             acoustic, label = acoustic[:, :, None], label[:, None]  # (B, T, 1, D), (B, 1, U+1, D)
-        return self.output(activation(acoustic + label, self.activation))
+        return self.output(TABLE[self.activation].function(acoustic + label))
 
     def loss(
         self, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor,
@@ -123,11 +123,3 @@ class Joiner(nn.Module):
     ) -> Tensor:  # fmt: skip
         """The transducer loss; the same as calling the module with targets."""
         return self(encoder_out, predictor_out, targets, encoder_lengths, target_lengths, **options)
-
-
-def activation(x: Tensor, name: str) -> Tensor:
-    """The activation by its name, differentiable."""
-    if name == "identity":
-        return x
-    function = torch.tanh if name == "tanh" else getattr(nn.functional, name)
-    return function(x)

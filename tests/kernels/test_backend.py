@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from samplewise.checks import ACTIVATIONS
 from samplewise.kernels import backend, eager
 from samplewise.ops import transducer
 from tests.conftest import BACKENDS
@@ -58,7 +59,7 @@ def test_without_numba():
 
 @pytest.mark.parametrize("method", ["batched", "samplewise", "tiled", "guided"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "silu", "sigmoid", "identity"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_the_whole_loss_on_plain_pytorch(method, dtype, activation, monkeypatch):
     problem = make((9, 4, 1), (3, 0, 2), vocab=40, dtype=dtype)
     options = {"reduction": "none", "upstream": upstream(problem), "method": method, "activation": activation, "tolerance": 0.0}

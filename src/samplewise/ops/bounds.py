@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from samplewise.kernels.eager.activation import TABLE
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TARGET_BASE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
 from samplewise.ops.tiles import Tile, forward_tile, joint_tile, no_emissions
@@ -189,7 +190,7 @@ class Slack(NamedTuple):
     @classmethod
     def of(cls, problem: Problem, group: Group, whole: Whole) -> Slack:
         eps, (vocab, dim) = torch.finfo(problem.real).eps, problem.weight.shape
-        bounded = problem.activation in ("tanh", "sigmoid")
+        bounded = TABLE[problem.activation].bounded
         reach = problem.bias.new_full((), math.sqrt(dim))
         if not bounded:
             reach = longest(group.encoder_rows, group.table[:, FRAMES], problem.real)

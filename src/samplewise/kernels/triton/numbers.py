@@ -99,7 +99,7 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def slope(x, y, ACTIVATION: tl.constexpr):
-    """act'(x), from y = act(x) for tanh and relu; x is not read then."""
+    """act'(x), from y = act(x), or from x for those `of_sum` in `kernels/eager/activation.py`; else x is not read."""
     if ACTIVATION == "tanh":
         y = 1.0 - y * y
     elif ACTIVATION == "relu":
