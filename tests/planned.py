@@ -96,6 +96,7 @@ LEVELS = {
     "sigmoid": (1.0, 0.0),
     "silu": (ON, 0.0),
     "gelu": (ON, 0.0),
+    "leaky_relu": (1.0, 0.0),
 }
 
 
@@ -103,6 +104,8 @@ def inverse(activation: str, degree: Tensor) -> Tensor:
     """Encodings whose activation is between off and on to so large a degree, 0..1."""
     if activation == "identity":
         return degree
+    if activation == "leaky_relu":
+        return torch.where(degree > 0, degree, -0.01)
     if activation == "relu":
         return torch.where(degree > 0, degree, -1.0)
     if activation in ("tanh", "sigmoid"):

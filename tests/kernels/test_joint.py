@@ -40,7 +40,7 @@ def test_joint(kernels, dim, activation, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("activation, most", [("tanh", 4), ("relu", 0), ("identity", 0)])
+@pytest.mark.parametrize("activation, most", [("tanh", 4), ("relu", 0), ("identity", 0), ("leaky_relu", 1)])
 def test_units_in_the_last_place(kernels, activation, most, dtype):
     """Over all magnitudes; where x is tiny, tanh x is x."""
     x = torch.logspace(-12, 3, 4001, dtype=torch.float64).to(dtype)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+SLOPE = 0.01  # of leaky_relu below 0, as in PyTorch
+
 
 class Activation(NamedTuple):
     """What the kernels, and those who call them, know of one."""
@@ -42,6 +44,10 @@ def _silu_slope(x: Tensor) -> Tensor:
     return gate * (1.0 + x * (1.0 - gate))
 
 
+def _leaky_relu(x: Tensor) -> Tensor:
+    return functional.leaky_relu(x, SLOPE, inplace=True)
+
+
 def _same(x: Tensor) -> Tensor:
     return x
 
@@ -53,6 +59,7 @@ TABLE = {
     "gelu": Activation(functional.gelu, functional.gelu, _gelu_slope, of_sum=True),
     "silu": Activation(functional.silu, _silu, _silu_slope, of_sum=True),
     "identity": Activation(_same, _same, lambda y: 1.0),
+    "leaky_relu": Activation(functional.leaky_relu, _leaky_relu, lambda y: torch.where(y > 0, torch.ones_like(y), SLOPE)),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from samplewise.kernels.eager.activation import TABLE
+from samplewise.kernels.eager.activation import SLOPE, TABLE
 from samplewise.kernels.numba import scalars as s
 
 NUMERIC = {"contract", "nsz"}
@@ -88,6 +88,16 @@ def _through_identity(g, y):
     return g
 
 
+@compiled()
+def _leaky_relu(x):
+    return x * s.type_of(x, SLOPE) if x < s.type_of(x, 0.0) else x
+
+
+@compiled()
+def _through_leaky_relu(g, y):
+    return g if y > s.type_of(y, 0.0) else g * s.type_of(g, SLOPE)
+
+
 FUNCTIONS = {
     "tanh": (_tanh, _through_tanh),
     "relu": (_relu, _through_relu),
@@ -95,6 +105,7 @@ FUNCTIONS = {
     "gelu": (_gelu, _through_gelu),
     "silu": (_silu, _through_silu),
     "identity": (_identity, _through_identity),
+    "leaky_relu": (_leaky_relu, _through_leaky_relu),
 }
 ACTIVATIONS = [Activation(*FUNCTIONS[name], of_sum=TABLE[name].of_sum) for name in TABLE]
 TANH_OF_EXPONENTIALS, SIGMOID_OF_EXPONENTIALS = -1, -2  # below 0 are those whose rows are tables of exponentials

@@ -9,6 +9,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from samplewise.kernels.eager import activation
+
+SLOPE = tl.constexpr(activation.SLOPE)
+
 
 @triton.jit
 def widen(x, REAL: tl.constexpr):
@@ -94,6 +98,8 @@ def activate(x, ACTIVATION: tl.constexpr):
         x = x * 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
     elif ACTIVATION == "silu":
         x = x * sigmoid(x)
+    elif ACTIVATION == "leaky_relu":
+        x = tl.where(x < 0.0, x * SLOPE, x)
     return x
 
 
@@ -112,6 +118,8 @@ def slope(x, y, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "silu":
         gate = sigmoid(x)
         y = gate * (1.0 + x * (1.0 - gate))
+    elif ACTIVATION == "leaky_relu":
+        y = tl.where(y > 0.0, 1.0, tl.full(y.shape, SLOPE, y.dtype))
     else:
         y = y * 0.0 + 1.0
     return y
