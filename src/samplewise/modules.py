@@ -29,7 +29,7 @@ class TransducerLoss(nn.Module):
         on_nonfinite: str = "keep",
     ) -> None:  # fmt: skip
         super().__init__()
-        checks.check_choice("activation", activation, checks.ACTIVATIONS)
+        checks.check_activation(activation)
         checks.check_choice("reduction", reduction, checks.REDUCTIONS)
         checks.check_choice("method", method, checks.METHODS)
         checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
@@ -87,14 +87,13 @@ class Joiner(nn.Module):
         activation: str = "tanh",
     ) -> None:
         super().__init__()
-        checks.check_choice("activation", activation, checks.ACTIVATIONS)
+        self.activation = checks.check_activation(activation)
         for name, size in (("encoder_dim", encoder_dim), ("predictor_dim", predictor_dim), ("joint_dim", joint_dim)):
             checks.check_whole(name, size, 1)
         checks.check_whole("vocab_size", vocab_size, 1)
         self.encoder_proj = nn.Linear(encoder_dim, joint_dim)
         self.predictor_proj = nn.Linear(predictor_dim, joint_dim, bias=False)
         self.output = nn.Linear(joint_dim, vocab_size)
-        self.activation = activation
 
     def forward(
         self, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor | None = None,

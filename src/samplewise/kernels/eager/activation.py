@@ -62,6 +62,8 @@ TABLE = {
     "leaky_relu": Activation(functional.leaky_relu, _leaky_relu, lambda y: torch.where(y > 0, torch.ones_like(y), SLOPE)),
 }
 
+ALIASES = {"linear": "identity", "swish": "silu", "gelu_python": "gelu"}  # other names of exactly these, those of transformers
+
 
 def activate(x: Tensor, activation: str) -> Tensor:
     """act(x), in place where PyTorch has it in place."""
