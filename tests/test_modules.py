@@ -6,7 +6,7 @@ import torch
 import samplewise
 from samplewise import Joiner, TransducerError, TransducerLoss, transducer_loss
 from samplewise.checks import ACTIVATION_NAMES, ACTIVATIONS, check_activation
-from samplewise.kernels.eager.activation import TABLE
+from samplewise.kernels.activations import TABLE
 from samplewise.reference import reference_loss
 from tests.problems import make
 

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from samplewise.errors import TransducerError
-from samplewise.kernels.eager import activation
+from samplewise.kernels import activations
 from samplewise.topology import Topology, named
 
 logger = logging.getLogger("samplewise")
 
-ACTIVATIONS = tuple(activation.TABLE)
-ACTIVATION_NAMES = (*ACTIVATIONS, *activation.ALIASES)
+ACTIVATIONS = tuple(activations.TABLE)
+ACTIVATION_NAMES = (*ACTIVATIONS, *activations.ALIASES)
 METHODS = ("auto", "batched", "samplewise", "tiled", "guided")
 REDUCTIONS = ("none", "sum", "mean", "mean_volume", "mean_target")
 NONFINITE = ("keep", "zero", "raise")
@@ -127,7 +127,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 def check_activation(name: object) -> str:
     """The activation's own name, of that or of another one that it goes by."""
-    own = activation.ALIASES.get(name, name) if isinstance(name, str) else name
+    own = activations.ALIASES.get(name, name) if isinstance(name, str) else name
     check_choice("activation", own, ACTIVATIONS)
     return str(own)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from samplewise import checks
 from samplewise.functional import transducer_loss
-from samplewise.kernels.eager.activation import TABLE
+from samplewise.kernels.activations import TABLE
 from samplewise.plan.budget import parse_budget
 from samplewise.vocabulary import SampledVocabulary
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samplewise.kernels.eager.activation import TABLE, activate, derivative
+from samplewise.kernels.activations import TABLE, activate, derivative
 from samplewise.kernels.layout import padded_table
 from samplewise.observe import report_group
 from samplewise.ops.lattices import Occupancy

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from samplewise.kernels.eager.activation import TABLE
+from samplewise.kernels.activations import TABLE
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TARGET_BASE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
 from samplewise.ops.tiles import Tile, forward_tile, joint_tile, no_emissions

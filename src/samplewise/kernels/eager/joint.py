@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from samplewise.kernels.eager.activation import TABLE, activate, derivative
+from samplewise.kernels.activations import TABLE, activate, derivative
 
 
 def joint(encoder_rows: Tensor, predictor_rows: Tensor, frame: Tensor, token: Tensor, activation: str, out: Tensor) -> None:

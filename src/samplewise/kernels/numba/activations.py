@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from samplewise.kernels.eager.activation import SLOPE, TABLE
+from samplewise.kernels.activations import SLOPE, TABLE
 from samplewise.kernels.numba import scalars as s
 
 NUMERIC = {"contract", "nsz"}
@@ -20,7 +20,7 @@ compiled = partial(njit, fastmath=NUMERIC, error_model="numpy", nogil=True, no_c
 
 
 class Activation(NamedTuple):
-    """Compiled functions of numbers; `of_sum` and names are those of `kernels/eager/activation.py`."""
+    """Compiled functions of numbers; `of_sum` and names are those of `kernels/activations.py`."""
 
     forward: Any  # act(x)
     backward: Any  # g act'(x), of g and x where `of_sum`, elsewhere of g and y = act(x)

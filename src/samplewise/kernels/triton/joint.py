@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samplewise.kernels.eager.activation import TABLE
+from samplewise.kernels.activations import TABLE
 from samplewise.kernels.triton.launch import blocks, on, power_of_2, rows_of
 from samplewise.kernels.triton.numbers import activate, narrow, slope, widen
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from samplewise.kernels.eager import activation
+from samplewise.kernels import activations
 
-SLOPE = tl.constexpr(activation.SLOPE)
+SLOPE = tl.constexpr(activations.SLOPE)
 
 
 @triton.jit
@@ -105,7 +105,7 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def slope(x, y, ACTIVATION: tl.constexpr):
-    """act'(x), from y = act(x), or from x for those `of_sum` in `kernels/eager/activation.py`; else x is not read."""
+    """act'(x), from y = act(x), or from x for those `of_sum` in `kernels/activations.py`; else x is not read."""
     if ACTIVATION == "tanh":
         y = 1.0 - y * y
     elif ACTIVATION == "relu":
