@@ -158,7 +158,9 @@ def add_labels(problem: Problem, group: Group, stretches: Tensor, tile: Tile, be
         best[mine] = best[mine].scatter_reduce(1, own.expand(len(mine), -1), found, "amax")
 
 
-def gather(problem: Problem, whole: Whole, stretches: Tensor, classes: Tensor, slack: Slack) -> tuple[Tensor, ...]:
+def gather(
+    problem: Problem, whole: Whole, stretches: Tensor, classes: Tensor, slack: Slack
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """`rows`, `row_bias`, `rest` and `slack` of the kernel, for the classes (Q, S+1) of some stretches."""
     weight, bias = problem.weight[classes].to(problem.real), problem.bias[classes]  # (Q, S+1, D), (Q, S+1)
     counts = ~torch.isneginf(bias)
