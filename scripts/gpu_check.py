@@ -62,10 +62,11 @@ START = time.monotonic()
 from gpu_passes import Passes  # noqa: E402
 from samplewise import rnnt_loss, strict_json, transducer_loss  # noqa: E402
 from samplewise.bench.gpu import advice, cases, measure, step_of, tensors  # noqa: E402
+from samplewise.checks import ACTIVATIONS  # noqa: E402
 from samplewise.kernels import backend, eager  # noqa: E402
 from samplewise.kernels import triton as kernels  # noqa: E402
 from samplewise.kernels.layout import packed_table  # noqa: E402
-from samplewise.reference import ACTIVATIONS, log_likelihood, reference_loss, reference_loss_from_logits  # noqa: E402
+from samplewise.reference import activation_of, log_likelihood, reference_loss, reference_loss_from_logits  # noqa: E402
 
 
 class Report:
@@ -189,7 +190,7 @@ def check_joint(report: Report, dtype: torch.dtype, activation: str, dim: int, r
     out = torch.full((rows, dim), torch.nan, dtype=dtype, device=DEVICE)
     kernels.joint(encoder_rows, predictor_rows, frame, token, activation, out)
     leaves = [x.double().requires_grad_() for x in (encoder_rows, predictor_rows)]
-    right = ACTIVATIONS[activation](leaves[0][frame] + leaves[1][token])
+    right = activation_of(activation)(leaves[0][frame] + leaves[1][token])
     right.backward(dz.double())
     name = f"{activation}, {str(dtype)[6:]}, {dim} features"
     report.compare(f"joint, {name}", out, right, 8 * eps(real(dtype)) + eps(dtype))

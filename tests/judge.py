@@ -21,7 +21,7 @@ from torch import Tensor
 from samplewise.functional import reduction_weights
 from samplewise.ops import bounds, corridor, guided
 from samplewise.ops.transducer import default_tolerance
-from samplewise.reference import ACTIVATIONS, arcs
+from samplewise.reference import activation_of, arcs
 from tests.problems import FLOATS, Problem, ours, upstream
 
 LEFT_OUT = 2.0  # times tolerance (T + U): what may be left out, and what else may be wrong for it, see `bounds_of`
@@ -54,7 +54,7 @@ def bounds_of(problem: Problem, activation: str, tolerance: float, weights: Tens
     weighted = LEFT_OUT * share * weights.double()
     top_z = 0.0
     for b, (t, u) in enumerate(zip(problem.encoder_lengths.tolist(), problem.target_lengths.tolist(), strict=True)):
-        z = ACTIVATIONS[activation](problem.encoder_out[b, :t, None] + problem.predictor_out[b, None, : u + 1])
+        z = activation_of(activation)(problem.encoder_out[b, :t, None] + problem.predictor_out[b, None, : u + 1])
         top_z = max(top_z, float(z.abs().max()))
     widest = float((problem.weight.amax(0) - problem.weight.amin(0)).max())
     to_encodings = float(weighted.max()) * STEEPEST * widest
@@ -157,7 +157,7 @@ def true_emissions(problem: Problem, activation: str, b: int, T: int, U: int, ch
     rows = max(1, chunk // ((U + 1) * len(weight)))
     blanks, labels = [], []
     for t in range(0, T, rows):
-        z = ACTIVATIONS[activation](
+        z = activation_of(activation)(
             problem.encoder_out[b, t : min(t + rows, T), None] + problem.predictor_out[b, None, : U + 1]
         )
         blank, label = arcs((z @ weight.t() + bias).log_softmax(2), problem.targets[b, :U], problem.blank)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from samplewise.reference import ACTIVATIONS
+from samplewise.checks import ACTIVATIONS
+from samplewise.reference import activation_of
 from tests.draws import MOST_NODES, Draw, Shape
 from tests.problems import Problem
 
@@ -95,6 +96,7 @@ LEVELS = {
     "sigmoid": (1.0, 0.0),
     "silu": (ON, 0.0),
     "gelu": (ON, 0.0),
+    "leaky_relu": (1.0, 0.0),
 }
 
 
@@ -102,6 +104,8 @@ def inverse(activation: str, degree: Tensor) -> Tensor:
     """Encodings whose activation is between off and on to so large a degree, 0..1."""
     if activation == "identity":
         return degree
+    if activation == "leaky_relu":
+        return torch.where(degree > 0, degree, -0.01)
     if activation == "relu":
         return torch.where(degree > 0, degree, -1.0)
     if activation in ("tanh", "sigmoid"):
@@ -109,7 +113,7 @@ def inverse(activation: str, degree: Tensor) -> Tensor:
     low, high = torch.zeros_like(degree), torch.full_like(degree, 2 * ON)
     for _ in range(60):
         middle = (low + high) / 2
-        above = ACTIVATIONS[activation](middle) > ON * degree
+        above = activation_of(activation)(middle) > ON * degree
         low, high = torch.where(above, low, middle), torch.where(above, middle, high)
     return torch.where(degree > 0, low, OFF)
 

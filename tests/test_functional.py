@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import samplewise
+from samplewise.checks import ACTIVATIONS
 from samplewise.reference import arcs, enumerated_loss, reference_loss
 from tests.problems import FLOATS, assert_as_good_as_plain, error, make, ours, planted, truth, upstream
 
 METHODS = ("batched", "samplewise", "tiled", "guided", "auto")
 REDUCTIONS = ("none", "sum", "mean", "mean_volume", "mean_target")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-ACTIVATIONS = ("tanh", "relu", "sigmoid", "gelu", "silu", "identity")
 SHAPES = {"frames": (9, 4, 1, 13), "labels": (3, 0, 2, 7), "vocab": 11, "dim": 6}
 
 

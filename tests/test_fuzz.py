@@ -7,6 +7,7 @@ from hypothesis import given
 
 import samplewise
 from samplewise import TransducerError
+from samplewise.checks import ACTIVATIONS
 from samplewise.reference import reference_loss_from_logits
 from tests.problems import FLOATS, make, ours, truth, upstream
 
@@ -32,7 +33,7 @@ def problems(draw):
     problems(),
     st.sampled_from(["batched", "samplewise", "tiled", "guided", "auto"]),
     st.sampled_from(REDUCTIONS),
-    st.sampled_from(["tanh", "relu", "sigmoid", "gelu", "silu", "identity"]),
+    st.sampled_from(ACTIVATIONS),
     st.lists(st.sampled_from(FLOATS), unique=True).map(tuple),
     st.sampled_from([None, "3 MiB", "100MB"]),
 )

@@ -4,7 +4,10 @@ import pytest
 import torch
 
 import samplewise
-from samplewise import Joiner, TransducerError, TransducerLoss
+from samplewise import Joiner, TransducerError, TransducerLoss, transducer_loss
+from samplewise.checks import ACTIVATION_NAMES, ACTIVATIONS, check_activation
+from samplewise.kernels.activations import TABLE
+from samplewise.reference import reference_loss
 from tests.problems import make
 
 ENCODINGS = torch.randn(2, 9, 8), torch.randn(2, 5, 7)
@@ -35,7 +38,7 @@ def test_a_wrong_option_is_refused_at_once(option):
         TransducerLoss(**{option: "x"})
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid", "gelu", "silu", "identity"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_joiner(activation):
     """Its loss is that of its logits, and both reach the same parameters."""
     joiner = Joiner(8, 7, 6, 11, activation=activation).double()
@@ -81,3 +84,27 @@ def test_joiner_saves_and_loads():
     assert not torch.equal(one(*ENCODINGS), two(*ENCODINGS))
     two.load_state_dict(one.state_dict())
     assert torch.equal(one(*ENCODINGS), two(*ENCODINGS))
+
+
+@pytest.mark.parametrize("alias, name", [("swish", "silu"), ("linear", "identity"), ("gelu_python", "gelu")])
+def test_other_names_of_an_activation(alias, name):
+    """The loss, both modules and the logits take them for what transformers means by them."""
+    problem = make((6, 4), (2, 3), vocab=9)
+    inputs = tuple(problem.inputs.values())[:7]
+    right = reference_loss(*inputs, activation=name)
+    torch.testing.assert_close(transducer_loss(*inputs, activation=alias).double(), right, rtol=1e-5, atol=0)
+    torch.testing.assert_close(TransducerLoss(activation=alias)(*inputs).double(), right, rtol=1e-5, atol=0)
+    joiner, plain = Joiner(8, 7, 6, 11, activation=alias), Joiner(8, 7, 6, 11, activation=name)
+    plain.load_state_dict(joiner.state_dict())
+    rows = torch.randn(1, 5, 8), torch.randn(1, 3, 7)
+    assert torch.equal(joiner(*rows), plain(*rows))
+
+
+def test_names_that_transformers_has():
+    """Every name that both know means the same, however large the argument."""
+    theirs = pytest.importorskip("transformers.activations", reason="transformers is not installed").ACT2FN
+    common = [name for name in ACTIVATION_NAMES if name in theirs]
+    assert {"tanh", "gelu", "leaky_relu", "swish", "linear", "gelu_python"} <= set(common)
+    x = torch.linspace(-30, 30, 6001, dtype=torch.float64)
+    for name in common:
+        torch.testing.assert_close(TABLE[check_activation(name)].function(x), theirs[name](x), rtol=1e-14, atol=1e-14, msg=name)

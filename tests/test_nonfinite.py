@@ -5,6 +5,7 @@ import torch
 
 import samplewise
 from samplewise import TransducerError
+from samplewise.checks import ACTIVATIONS
 from tests.problems import FLOATS, make, ours, truth
 
 METHODS = ("batched", "samplewise", "tiled", "guided")
@@ -24,7 +25,7 @@ def poisoned(value, activation, where):
 CASES = [
     (value, activation, where)
     for value in (float("nan"), float("inf"), float("-inf"))
-    for activation in ("tanh", "relu", "gelu", "silu", "sigmoid", "identity")
+    for activation in ACTIVATIONS
     for where in ("frame", "predictor")
     # a saturated tanh or sigmoid is a finite number, and so is relu of -inf
     if value != value or (activation not in ("tanh", "sigmoid") and not (activation == "relu" and value < 0))

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from samplewise.errors import TransducerError
+from samplewise.kernels import activations
 from samplewise.topology import Topology, named
 
 logger = logging.getLogger("samplewise")
 
-ACTIVATIONS = ("tanh", "relu", "sigmoid", "gelu", "silu", "identity")
+ACTIVATIONS = tuple(activations.TABLE)
+ACTIVATION_NAMES = (*ACTIVATIONS, *activations.ALIASES)
 METHODS = ("auto", "batched", "samplewise", "tiled", "guided")
 REDUCTIONS = ("none", "sum", "mean", "mean_volume", "mean_target")
 NONFINITE = ("keep", "zero", "raise")
@@ -121,6 +123,13 @@ def check_tolerance(tolerance: float | None) -> float:
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise TransducerError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def check_activation(name: object) -> str:
+    """The activation's own name, of that or of another one that it goes by."""
+    own = activations.ALIASES.get(name, name) if isinstance(name, str) else name
+    check_choice("activation", own, ACTIVATIONS)
+    return str(own)
 
 
 def check_fastemit(fastemit_lambda: float) -> float:

@@ -39,7 +39,8 @@ def transducer_loss(
         encoder_lengths: (B,) frames of each utterance, 1..T, int32 or int64.
         target_lengths: (B,) labels of each utterance, 0..U, int32 or int64.
         blank: class of the blank, -V..V-1.
-        activation: "tanh", "relu", "sigmoid", "gelu", "silu" or "identity".
+        activation: "tanh", "relu", "sigmoid", "gelu", "silu", "identity" or "leaky_relu" (0.01 x below 0), or what transformers
+            calls one of these: "linear", "swish", "gelu_python".
         reduction: "none" (B,); "sum"; "mean" = sum / B; "mean_volume" = sum / sum of target lengths; "mean_target" = mean of
             loss_b / max(1, U_b).
         method: "auto", "tiled", "samplewise", "batched" or "guided"; see docs/methods.md. All give the same loss and gradients.
@@ -89,7 +90,7 @@ def transducer_loss(
     >>> weight.grad.shape
     torch.Size([30, 16])
     """
-    checks.check_choice("activation", activation, checks.ACTIVATIONS)
+    activation = checks.check_activation(activation)
     checks.check_choice("reduction", reduction, checks.REDUCTIONS)
     checks.check_choice("method", method, checks.METHODS)
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from samplewise import checks
 from samplewise.functional import transducer_loss
+from samplewise.kernels.activations import TABLE
 from samplewise.plan.budget import parse_budget
 from samplewise.vocabulary import SampledVocabulary
 
@@ -29,7 +29,7 @@ class TransducerLoss(nn.Module):
         on_nonfinite: str = "keep",
     ) -> None:  # fmt: skip
         super().__init__()
-        checks.check_choice("activation", activation, checks.ACTIVATIONS)
+        checks.check_activation(activation)
         checks.check_choice("reduction", reduction, checks.REDUCTIONS)
         checks.check_choice("method", method, checks.METHODS)
         checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
@@ -87,14 +87,13 @@ class Joiner(nn.Module):
         activation: str = "tanh",
     ) -> None:
         super().__init__()
-        checks.check_choice("activation", activation, checks.ACTIVATIONS)
+        self.activation = checks.check_activation(activation)
         for name, size in (("encoder_dim", encoder_dim), ("predictor_dim", predictor_dim), ("joint_dim", joint_dim)):
             checks.check_whole(name, size, 1)
         checks.check_whole("vocab_size", vocab_size, 1)
         self.encoder_proj = nn.Linear(encoder_dim, joint_dim)
         self.predictor_proj = nn.Linear(predictor_dim, joint_dim, bias=False)
         self.output = nn.Linear(joint_dim, vocab_size)
-        self.activation = activation
 
     def forward(
         self, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor | None = None,
@@ -115,7 +114,7 @@ class Joiner(nn.Module):
             )  # fmt: skip
         if acoustic.dim() == 3 and label.dim() == 3:
             acoustic, label = acoustic[:, :, None], label[:, None]  # (B, T, 1, D), (B, 1, U+1, D)
-        return self.output(activation(acoustic + label, self.activation))
+        return self.output(TABLE[self.activation].function(acoustic + label))
 
     def loss(
         self, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor,
@@ -123,11 +122,3 @@ class Joiner(nn.Module):
     ) -> Tensor:  # fmt: skip
         """The transducer loss; the same as calling the module with targets."""
         return self(encoder_out, predictor_out, targets, encoder_lengths, target_lengths, **options)
-
-
-def activation(x: Tensor, name: str) -> Tensor:
-    """The activation by its name, differentiable."""
-    if name == "identity":
-        return x
-    function = torch.tanh if name == "tanh" else getattr(nn.functional, name)
-    return function(x)

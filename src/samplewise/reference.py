@@ -12,6 +12,7 @@ differentiates it. `enumerated_loss` is its own truth: the sum over all alignmen
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,10 +23,10 @@ from samplewise.topology import Topology, regular
 
 REGULAR = regular()
 
-ACTIVATIONS = {
-    "tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "gelu": torch.nn.functional.gelu,
-    "silu": torch.nn.functional.silu, "identity": torch.clone,
-}  # fmt: skip
+
+def activation_of(name: str) -> Callable[[Tensor], Tensor]:
+    """The function of that name of torch.nn.functional, which has all but "identity"."""
+    return torch.clone if name == "identity" else getattr(torch.nn.functional, name)
 
 
 def reference_loss(
@@ -40,7 +41,7 @@ def reference_loss(
     float64 still. This is a careful ordinary implementation, against whose error ours is measured.
     """
     encoder_out, predictor_out, weight = (x.to(dtype) for x in (encoder_out, predictor_out, weight))
-    z = ACTIVATIONS[activation](encoder_out[:, :, None] + predictor_out[:, None])  # (B, T, U+1, D)
+    z = activation_of(activation)(encoder_out[:, :, None] + predictor_out[:, None])  # (B, T, U+1, D)
     z = z if mask is None else z * mask.to(dtype)
     logits = torch.nn.functional.linear(z, weight, None if bias is None else bias.to(dtype))  # (B, T, U+1, V)
     return reference_loss_from_logits(

@@ -16,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from samplewise.checks import ACTIVATIONS
 from samplewise.kernels.layout import packed_table
 
 CPU = torch.device("cpu")
@@ -97,7 +98,7 @@ def main(backend: str, architecture: str, warp_size: str) -> None:
     if backend == "hip":  # each kernel once: what differs by dtype and activation has been seen for CUDA
         every_kernel(kernels, torch.bfloat16, ("tanh",), (1025,))
         return
-    everything = ("tanh", "relu", "sigmoid", "gelu", "silu", "identity")
+    everything = ACTIVATIONS
     every_kernel(kernels, torch.bfloat16, everything, (1, 33, 1025))
     every_kernel(kernels, torch.float32, ("tanh",), (8192,))
     every_kernel(kernels, torch.float16, ("relu",), (129,))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from samplewise.kernels import backend, eager
+from samplewise.checks import ACTIVATIONS
+from samplewise.kernels import backend, eager, protocol
 from samplewise.ops import transducer
 from tests.conftest import BACKENDS
 from tests.problems import FLOATS, make, ours, upstream
@@ -58,7 +59,7 @@ def test_without_numba():
 
 @pytest.mark.parametrize("method", ["batched", "samplewise", "tiled", "guided"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "silu", "sigmoid", "identity"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_the_whole_loss_on_plain_pytorch(method, dtype, activation, monkeypatch):
     problem = make((9, 4, 1), (3, 0, 2), vocab=40, dtype=dtype)
     options = {"reduction": "none", "upstream": upstream(problem), "method": method, "activation": activation, "tolerance": 0.0}
@@ -71,13 +72,24 @@ def test_the_whole_loss_on_plain_pytorch(method, dtype, activation, monkeypatch)
         torch.testing.assert_close(gradients[name], right_gradients[name], **close)
 
 
+class Optional(protocol.WithExponentials, protocol.WithFusedEmission, protocol.WithIntervals):
+    """All that a backend may have."""
+
+
 def test_names_and_arguments_are_the_same():
-    """One call serves all backends."""
-    for name in eager.__all__:
-        signatures = {
-            str(inspect.signature(getattr(importlib.import_module(f"samplewise.kernels.{b}"), name))) for b in BACKENDS
-        }
-        assert len(signatures) == 1, f"{name}: {signatures}"
+    """One call serves all backends: they have what `protocol.Kernels` says, and of what some have, what it says of that."""
+    everywhere, optional = (inspect.getmembers(part, inspect.isfunction) for part in (protocol.Kernels, Optional))
+    needed = [name for name, _ in everywhere if not name.startswith("_")]
+    assert sorted(eager.__all__) == needed
+    for backend_name in BACKENDS:
+        module = importlib.import_module(f"samplewise.kernels.{backend_name}")
+        allowed = {name: function for name, function in optional if not name.startswith("_")}
+        assert set(needed) <= set(module.__all__) <= set(allowed), backend_name
+        for name in module.__all__:
+            _, *parameters = inspect.signature(allowed[name]).parameters.values()  # without self
+            found = inspect.signature(getattr(module, name))
+            assert list(found.parameters.values()) == parameters, f"{backend_name}.{name}{found}"
+            assert found.return_annotation == inspect.signature(allowed[name]).return_annotation
 
 
 WITHOUT_TRITON = """

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from samplewise.reference import ACTIVATIONS
+from samplewise.reference import activation_of
 
 kernels = pytest.importorskip("samplewise.kernels.triton", reason="Triton is not installed")
 NAN, INF = float("nan"), float("inf")
@@ -22,7 +22,7 @@ def test_fused_emission(rows, classes, dim, activation, dtype):
     outputs = [torch.full((2 * rows,), NAN, dtype=kind) for kind in (torch.float64, torch.float32, torch.float32)]
     kernels.fused_emission(encoder_rows, predictor_rows, frame, token, activation, weight, bias, node, label, blank, *outputs)
 
-    z = ACTIVATIONS[activation](encoder_rows[frame].float() + predictor_rows[token].float()).to(dtype)
+    z = activation_of(activation)(encoder_rows[frame].float() + predictor_rows[token].float()).to(dtype)
     log_probs = (z.double() @ weight.double().t() + bias.double()).log_softmax(1)
     by_label = torch.where(label < 0, -INF, log_probs.gather(1, label.clamp(min=0)[:, None])[:, 0])
     close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.01, "atol": 0.01}

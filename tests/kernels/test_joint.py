@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from samplewise.reference import ACTIVATIONS
+from samplewise.checks import ACTIVATIONS
+from samplewise.reference import activation_of
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -31,7 +32,7 @@ def test_joint(kernels, dim, activation, dtype):
     rows, columns = torch.randn(5, dim).mul(3).to(dtype), torch.randn(4, dim).to(dtype)
     frame, token = torch.randint(5, (11,)), torch.randint(4, (11,))
     out = call(kernels, rows, columns, frame, token, activation)
-    right = ACTIVATIONS[activation](rows[frame].double() + columns[token].double())
+    right = activation_of(activation)(rows[frame].double() + columns[token].double())
     # PyTorch's own gelu in float32 is off by 7 eps
     torch.testing.assert_close(
         out.double(), right, rtol=4 * torch.finfo(dtype).eps, atol=10 * min(torch.finfo(dtype).eps, 1e-4)
@@ -39,14 +40,14 @@ def test_joint(kernels, dim, activation, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("activation, most", [("tanh", 4), ("relu", 0), ("identity", 0)])
+@pytest.mark.parametrize("activation, most", [("tanh", 4), ("relu", 0), ("identity", 0), ("leaky_relu", 1)])
 def test_units_in_the_last_place(kernels, activation, most, dtype):
     """Over all magnitudes; where x is tiny, tanh x is x."""
     x = torch.logspace(-12, 3, 4001, dtype=torch.float64).to(dtype)
     x = torch.cat((-x.flip(0), x))[None]
     zero = torch.zeros(1, dtype=torch.int64)
     out = call(kernels, x, torch.zeros_like(x), zero, zero, activation)
-    assert ulps(out, ACTIVATIONS[activation](x.double())) <= max(most, 0.0)
+    assert ulps(out, activation_of(activation)(x.double())) <= max(most, 0.0)
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "silu"])
@@ -64,7 +65,7 @@ def test_saturated(kernels, dtype, activation):
     found = torch.zeros_like(x), torch.zeros_like(x)
     kernels.joint_gradient(torch.ones_like(x), out, x, torch.zeros_like(x), zero, zero, activation, *found)
     eps = torch.finfo(dtype).eps
-    for got, right in ((out, ACTIVATIONS[activation](x.double())), (found[0], slope), (found[1], slope)):
+    for got, right in ((out, activation_of(activation)(x.double())), (found[0], slope), (found[1], slope)):
         assert ((got.double() - right).abs() <= 32 * eps * right.abs() + 1e-37).all()
 
 
@@ -88,7 +89,7 @@ def test_extremes(kernels, activation, dtype):
     x = x[:, :-1] if activation == "gelu" else x  # of which PyTorch makes infinity or NaN, as the dtype has it
     zero = torch.zeros(1, dtype=torch.int64)
     out = call(kernels, x, torch.zeros_like(x), zero, zero, activation)
-    right = ACTIVATIONS[activation](x.double()).to(dtype)
+    right = activation_of(activation)(x.double()).to(dtype)
     torch.testing.assert_close(out, right, rtol=4 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps * 90, equal_nan=True)
 
 
@@ -112,7 +113,7 @@ def test_joint_gradient(kernels, dim, activation, dtype):
     joint_out = call(kernels, rows, columns, frame, token, activation)
 
     wide = [x.double().clone().requires_grad_() for x in (rows, columns)]
-    ACTIVATIONS[activation](wide[0][frame] + wide[1][token]).backward(d_joint.double())
+    activation_of(activation)(wide[0][frame] + wide[1][token]).backward(d_joint.double())
     before = [torch.randn(5, dim, dtype=real), torch.randn(4, dim, dtype=real)]
     sums = [x.clone() for x in before]
     kernels.joint_gradient(d_joint, joint_out, rows, columns, frame, token, activation, *sums)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from samplewise.checks import check_values
+from samplewise.checks import ACTIVATIONS, check_values
 from samplewise.ops.bounds import Slack, Whole, bound, gather
 from samplewise.ops.problem import Inputs
 from samplewise.ops.tiles import Tile, emission_pass, no_emissions
@@ -15,7 +15,6 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 ROWS = 512  # of a tile
 PART = 25  # seeds of a test
-ACTIVATIONS = ("tanh", "identity", "relu", "sigmoid", "gelu", "silu")
 
 
 def call_of(problem, activation):

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 import samplewise
+from samplewise.checks import ACTIVATIONS
 from samplewise.kernels import eager
 from samplewise.ops import corridor, guided
 from samplewise.ops.bounds import Slack, Whole, bound
 from samplewise.ops.tiles import Tile
 from tests.judge import insisting, judge
-from tests.ops.test_bounds import ACTIVATIONS, ROWS, call_of
+from tests.ops.test_bounds import ROWS, call_of
 from tests.problems import Problem, make, ours
 from tests.structured import structured
 

@@ -33,6 +33,7 @@ from samplewise.asr.typed import (
     short,
 )
 from samplewise.asr.yaml_file import parse_change, read_values
+from samplewise.checks import ACTIVATION_NAMES
 
 Speed = Annotated[float, Range(0.5, 2)]
 Digits = Annotated[int, Range(1, 1000)]
@@ -220,7 +221,7 @@ class JoinerOptions(Options):
     """Width and activation of the joint encoding."""
 
     dim: Size = 128
-    activation: Literal["tanh", "relu", "sigmoid", "gelu", "silu", "identity"] = "tanh"
+    activation: Literal[ACTIVATION_NAMES] = "tanh"  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,19 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from samplewise.errors import TransducerError
+from samplewise.kernels.protocol import Kernels, WithExponentials, WithIntervals
+
+if TYPE_CHECKING:  # mypy compares their signatures
+    from samplewise.kernels import eager, numba
+
+    EVERY: tuple[Kernels, ...] = (eager, numba)
+    EXPONENTIALS: WithExponentials = numba
+    INTERVALS: WithIntervals = numba
 
 BACKENDS = {"cpu": "numba", "cuda": "triton"}  # PyTorch calls ROCm "cuda", too
 FUSED = os.environ.get("SAMPLEWISE_FUSED_EMISSION") == "1"  # off until it has been measured to win
@@ -24,7 +32,7 @@ _lock = threading.RLock()
 _forked = False
 
 
-def backend_for(device: torch.device) -> ModuleType:
+def backend_for(device: torch.device) -> Kernels:
     """The module of kernels for tensors on `device`. A compiler that is missing or broken is a warning, once, and the same
     numbers.
 
@@ -32,7 +40,7 @@ def backend_for(device: torch.device) -> ModuleType:
         TransducerError: this process was forked from one whose CPU kernels had started threads that do not survive it.
     """
     if _forced:
-        return importlib.import_module(f"samplewise.kernels.{_forced[-1]}")
+        return _module(_forced[-1])
     if _forked and device.type == "cpu":
         _check_threads()
     with _lock:
@@ -57,31 +65,40 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def fused_emission_of(kernels: ModuleType, dtype: torch.dtype) -> Callable[..., None] | None:
+def fused_emission_of(kernels: Kernels, dtype: torch.dtype) -> Callable[..., None] | None:
     """The kernel that makes emissions without joint encodings and logits in memory, where it is asked for and there is one."""
     return getattr(kernels, "fused_emission", None) if FUSED and dtype != torch.float64 else None
 
 
-def exponentials_of(kernels: ModuleType) -> Callable[..., tuple[torch.Tensor, torch.Tensor] | None] | None:
+def exponentials_of(kernels: Kernels) -> Callable[..., tuple[torch.Tensor, torch.Tensor] | None] | None:
     """The kernel that makes exponentials of the encodings once a row: a CPU's alone, for on a GPU a tanh costs next to nothing,
     and the host would have to wait to see whether they serve."""
     return getattr(kernels, "exponentials", None)
 
 
 @contextlib.contextmanager
-def use(name: str) -> Iterator[ModuleType]:
+def use(name: str) -> Iterator[Kernels]:
     """Let "eager", "numba" or "triton" serve every device meanwhile, in all threads: for tests and measurements."""
     _forced.append(name)
     try:
-        yield importlib.import_module(f"samplewise.kernels.{name}")
+        yield _module(name)
     finally:
         _forced.remove(name)
 
 
+def has_intervals(kernels: Kernels) -> bool:
+    """Whether they are `WithIntervals`: a CPU's alone."""
+    return hasattr(kernels, "sweep")
+
+
+def _module(name: str) -> Kernels:
+    return cast(Kernels, importlib.import_module(f"samplewise.kernels.{name}"))
+
+
 @functools.cache
-def _working(name: str, device: torch.device) -> ModuleType:
+def _working(name: str, device: torch.device) -> Kernels:
     try:
-        module = importlib.import_module(f"samplewise.kernels.{name}")
+        module = _module(name)
         if name == "triton":  # it imports without a driver or a C compiler, and fails where the first kernel starts
             importlib.import_module("samplewise.kernels.triton.probe").check(device)
         return module
@@ -89,7 +106,7 @@ def _working(name: str, device: torch.device) -> ModuleType:
         if name == "eager":
             raise
         _warn(name, f"{type(error).__name__}: {error}")
-        return importlib.import_module("samplewise.kernels.eager")
+        return _module("eager")
 
 
 def _warn(name: str, reason: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samplewise.kernels.eager.activation import OF_SUMS, activate, derivative
+from samplewise.kernels.activations import TABLE, activate, derivative
 from samplewise.kernels.layout import padded_table
 from samplewise.observe import report_group
 from samplewise.ops.lattices import Occupancy
@@ -29,7 +29,7 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tenso
 
     s = p.encoder_out[:, :, None] + p.predictor_out[:, None]  # (B, T, U+1, D)
     s.masked_fill_(~real_node[..., None], 0.0)  # whatever the padding holds, NaN included, ends here
-    z = activate(s.clone() if p.activation in OF_SUMS else s, p.activation).to(p.compute).reshape(-1, D)  # f^J
+    z = activate(s.clone() if TABLE[p.activation].of_sum else s, p.activation).to(p.compute).reshape(-1, D)  # f^J
     node, group = torch.arange(z.shape[0], device=p.device), p.group(0, B)
     frame, token = node // width, node // (T * width) * width + node % width
     p.drop(group, z, frame, token)

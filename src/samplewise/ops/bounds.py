@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from samplewise.kernels.activations import TABLE
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TARGET_BASE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
 from samplewise.ops.tiles import Tile, forward_tile, joint_tile, no_emissions
@@ -157,7 +158,9 @@ def add_labels(problem: Problem, group: Group, stretches: Tensor, tile: Tile, be
         best[mine] = best[mine].scatter_reduce(1, own.expand(len(mine), -1), found, "amax")
 
 
-def gather(problem: Problem, whole: Whole, stretches: Tensor, classes: Tensor, slack: Slack) -> tuple[Tensor, ...]:
+def gather(
+    problem: Problem, whole: Whole, stretches: Tensor, classes: Tensor, slack: Slack
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """`rows`, `row_bias`, `rest` and `slack` of the kernel, for the classes (Q, S+1) of some stretches."""
     weight, bias = problem.weight[classes].to(problem.real), problem.bias[classes]  # (Q, S+1, D), (Q, S+1)
     counts = ~torch.isneginf(bias)
@@ -189,7 +192,7 @@ class Slack(NamedTuple):
     @classmethod
     def of(cls, problem: Problem, group: Group, whole: Whole) -> Slack:
         eps, (vocab, dim) = torch.finfo(problem.real).eps, problem.weight.shape
-        bounded = problem.activation in ("tanh", "sigmoid")
+        bounded = TABLE[problem.activation].bounded
         reach = problem.bias.new_full((), math.sqrt(dim))
         if not bounded:
             reach = longest(group.encoder_rows, group.table[:, FRAMES], problem.real)

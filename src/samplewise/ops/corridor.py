@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, on_device
+from samplewise.kernels.protocol import WithIntervals
 from samplewise.ops.bounds import Slack, Whole, choose, cut, gather, how_many
 from samplewise.ops.lattices import Emissions
 from samplewise.ops.problem import Group, Problem
@@ -89,7 +91,7 @@ class Sweeps:
         few = how_many(problem, group, whole, self.stretches, tile)
         self.parts = in_turns(stretches, len(labels), stretches_at_once(problem.weight.shape[1], few))
         self.classes = self.stretches.new_empty(len(stretches), few + 1)
-        self.gathered: dict[int, tuple[Tensor, ...]] = {}
+        self.gathered: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         for part in self.parts:
             self.classes[part] = torch.cat([found for _, found, _ in choose(problem, group, self.stretches[part], tile, few)])
 
@@ -105,7 +107,7 @@ class Sweeps:
         edges[:, 1], edges[:, 2] = 1, room[:, 0]
         left, rows = torch.zeros(utterances, dtype=torch.float64), torch.zeros(sum(self.frames), 3, dtype=torch.int64)
         for number, part in enumerate(self.parts):
-            problem.kernels.sweep(
+            cast(WithIntervals, problem.kernels).sweep(
                 *group.joint_rows(problem.activation), group.table, group.targets, problem.weight, problem.bias,
                 self.stretches[part], self.classes[part], *self.weights(number), level, floor, known, room, (down, edges, left),
                 rows, *out[:2],
@@ -118,7 +120,7 @@ class Sweeps:
         start = first + stride * torch.arange(len(rows)) + rows[:, 1]
         return Corridor(group, rows, start, torch.stack((room[:, 0], edges[:, 2]), 1), left)
 
-    def weights(self, part: int) -> tuple[Tensor, ...]:
+    def weights(self, part: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What `gather` makes for a part; of few parts it is kept."""
         found = self.gathered.get(part)
         if found is None:
@@ -175,18 +177,18 @@ def find(
     if narrow is None:
         return sweeps.classes, None, None
     losses = torch.empty(len(nodes), dtype=torch.float64)
-    lattice = problem.kernels.interval_lattice
-    lattice(*buffers[:2], group.table, narrow.rows, losses, *buffers[2:])
+    lattice = cast(WithIntervals, problem.kernels).interval_lattice
+    lattice(buffers[0], buffers[1], group.table, narrow.rows, losses, *buffers[2:])
     if not bool((losses <= LARGE).all()):
         return sweeps.classes, None, None
     arcs = group.table[:, FRAMES] + labels
-    places = problem.kernels.select(*buffers[2:], narrow.table, losses, FIRST / int(arcs.amax()))
+    places = problem.kernels.select(buffers[2], buffers[3], narrow.table, losses, FIRST / int(arcs.amax()))
     if places.numel() > most:
         return sweeps.classes, None, None
     exact = chosen, emissions = narrow.nodes_of(places), no_emissions(places.numel(), problem)
     emission_pass(problem, group, chosen, tile, emissions, kept, packed=True)
     narrow.write(buffers[2:], -torch.inf, places, emissions)
-    lattice(*buffers[2:], group.table, narrow.rows, losses, None, None)
+    lattice(buffers[2], buffers[3], group.table, narrow.rows, losses, None, None)
     if not bool((losses <= LARGE).all()):
         return sweeps.classes, exact, None
     narrow.write(buffers[2:], torch.nan, places, emissions)

@@ -18,11 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from samplewise.kernels.backend import has_intervals
 from samplewise.kernels.layout import FRAMES, START, STRIDE
+from samplewise.kernels.protocol import WithIntervals
 from samplewise.observe import report_group
 from samplewise.ops import buffers, tiled
 from samplewise.ops.bounds import Slack, Whole
@@ -83,7 +86,7 @@ class Band:
 
     def narrow(self, limit: float, most: int) -> None:
         """Leave out what is known to have no more than a part of the limit, if that is most of the nodes."""
-        known = hasattr(self.problem.kernels, "sweep")
+        known = has_intervals(self.problem.kernels)
         if not known or not self.problem.is_plain or not is_worth_it(self.group, self.buffers.shape[1]):
             return
         classes, exact, corridor = find(
@@ -153,7 +156,8 @@ class Band:
         if len(self.pieces) == 1:
             entries, gammas = self.fill(0)
             if isinstance(only, Corridor):
-                self.problem.kernels.interval_lattice(*entries, self.group.table, only.rows, losses, *gammas)
+                kernels = cast(WithIntervals, self.problem.kernels)
+                kernels.interval_lattice(entries[0], entries[1], self.group.table, only.rows, losses, *gammas)
             else:
                 self.problem.lattice.run(entries, self.group.table, ones, losses, gammas)
             yield 0, gammas

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import ModuleType
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from samplewise.kernels.protocol import Kernels
 from samplewise.topology import Bound, Topology
 
 
@@ -82,7 +82,7 @@ class Lattice(Protocol):
 class TwoArcs:
     """The regular lattice, by kernels of its own."""
 
-    kernels: ModuleType
+    kernels: Kernels
     blank: int
     label_factor: float = 1.0  # of the posteriors of label arcs, 1 + lambda of FastEmit
     heads, entries, label_entry = 1, 2, 1
@@ -91,10 +91,14 @@ class TwoArcs:
         self.kernels.emission(h, bias, at, label, self.blank, out.denominators[0], *out.entries)
 
     def gradient(self, h: Tensor, bias: Tensor, at: Tensor, label: Tensor, occupancy: Occupancy, d_bias: Tensor) -> None:
-        self.kernels.emission_gradient(h, bias, at, label, self.blank, occupancy.denominators[0], *occupancy.gammas, d_bias)
+        gamma_blank, gamma_label = occupancy.gammas
+        self.kernels.emission_gradient(
+            h, bias, at, label, self.blank, occupancy.denominators[0], gamma_blank, gamma_label, d_bias
+        )
 
     def run(self, entries: Tensor, table: Tensor, weights: Tensor, losses: Tensor, gammas: Tensor | None) -> None:
-        self.kernels.lattice(*entries, table, weights, losses, *((None, None) if gammas is None else gammas))
+        lp_blank, lp_label = entries
+        self.kernels.lattice(lp_blank, lp_label, table, weights, losses, *((None, None) if gammas is None else gammas))
 
     def weigh(self, gammas: Tensor) -> None:
         if self.label_factor != 1.0:
@@ -104,7 +108,7 @@ class TwoArcs:
         return torch.full((1, width), -math.inf, dtype=torch.float64, device=device)
 
     def forward_piece(self, entries: Tensor, table: Tensor, after: int, above: Tensor) -> None:
-        self.kernels.forward_piece(*entries, table, above[0])
+        self.kernels.forward_piece(entries[0], entries[1], table, above[0])
 
     def backward_piece(
         self, entries: Tensor, table: Tensor, after: int, above: Tensor, below: Tensor, loss: Tensor, weight: Tensor,
@@ -112,7 +116,7 @@ class TwoArcs:
     ) -> None:  # fmt: skip
         if after == 0:
             below[0, -1] = 0.0
-        self.kernels.backward_piece(*entries, table, above[0], below[0], loss, weight, *gammas)
+        self.kernels.backward_piece(entries[0], entries[1], table, above[0], below[0], loss, weight, *gammas)
 
     def occupancies(self, gammas: Tensor) -> tuple[Tensor, Tensor]:
         return gammas[0], gammas[1]
@@ -122,7 +126,7 @@ class TwoArcs:
 class Arcs:
     """Any topology, by the general kernels."""
 
-    kernels: ModuleType
+    kernels: Kernels
     topology: Topology
     form: Bound
     label_factor: float = 1.0

@@ -106,7 +106,8 @@ def rnnt_gradient(
             for start in range(0, len(rows), ROWS):
                 here = slice(start, start + ROWS)
                 node = torch.arange(start, min(start + ROWS, len(rows)), device=device)
-                kernels.emission_gradient(rows[here], bias, node, label[here], blank, *state, torch.zeros_like(bias))
+                zeros = torch.zeros_like(bias)
+                kernels.emission_gradient(rows[here], bias, node, label[here], blank, state[0], state[1], state[2], zeros)
         else:
             part.zero_()
             part[..., blank] = -state[1]

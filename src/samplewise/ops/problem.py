@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from samplewise.checks import Lengths
 from samplewise.kernels.backend import exponentials_of
 from samplewise.kernels.layout import packed_table
 from samplewise.kernels.masks import Dropout
+from samplewise.kernels.protocol import Kernels
 from samplewise.ops.lattices import Lattice, TwoArcs
 from samplewise.ops.timing import Timing
 
@@ -85,7 +85,7 @@ class Problem:
     lengths: Lengths
     blank: int
     activation: str
-    kernels: ModuleType
+    kernels: Kernels
     lattice: Lattice
     timing: Timing | None = None
     dropout: Dropout | None = None  # of the joint encodings

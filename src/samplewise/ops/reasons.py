@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from samplewise.kernels.eager.activation import activate
+from samplewise.kernels.activations import activate
 from samplewise.ops.problem import Inputs
 
 

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from samplewise.kernels.eager.activation import activate
+from samplewise.kernels.activations import activate
 from samplewise.kernels.eager.dropout import kept, keys
 from samplewise.kernels.layout import FRAME_BASE, LABELS, START, STRIDE, TARGET_BASE, TOKEN_BASE
 from samplewise.kernels.masks import Dropout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from samplewise.kernels.eager.activation import OF_SUMS, activate, derivative
+from samplewise.kernels.activations import TABLE, activate, derivative
 
 
 def joint(encoder_rows: Tensor, predictor_rows: Tensor, frame: Tensor, token: Tensor, activation: str, out: Tensor) -> None:
@@ -25,7 +25,7 @@ def joint_gradient(
     """
     real = d_encoder_rows.dtype
     sums = joint_out
-    if activation in OF_SUMS:
+    if TABLE[activation].of_sum:
         sums = encoder_rows[frame].to(real) + predictor_rows[token].to(real)
     through = d_joint.to(real) * derivative(sums, joint_out.to(real), activation)  # (R, D)
     through.masked_fill_(d_joint == 0, 0.0)  # zero times NaN is zero here

@@ -11,9 +11,9 @@ from numba import prange
 from torch import Tensor
 
 from samplewise.kernels.masks import Dropout
+from samplewise.kernels.numba.activations import NUMBERS
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 from samplewise.kernels.numba.dropout import key_of, numbers
-from samplewise.kernels.numba.joint import ACTIVATIONS
 from samplewise.kernels.numba.panels import LANES, ROWS, VECTORS, WIDTH, fill, frame, lanes, scratch
 
 FRAMES_A_TASK = 64  # about so many, which share the transposed rows of their labels
@@ -32,7 +32,7 @@ def bounds(
         of_stretch = array(stretches)
         _bounds(
             _tasks(of_stretch, array(utterances)), of_stretch, array(encoder_rows), array(predictor_rows),
-            ACTIVATIONS[activation], array(utterances), array(targets), array(weight), array(bias), array(classes),
+            NUMBERS[activation], array(utterances), array(targets), array(weight), array(bias), array(classes),
             array(of_classes(rows)), array(row_bias), array(rest), array(slack), rows.shape[1],
             numbers(dropout, array(bias).dtype), array(ub_blank), array(ub_label),
         )  # fmt: skip

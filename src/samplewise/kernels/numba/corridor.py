@@ -13,10 +13,10 @@ from torch import Tensor
 
 from samplewise.kernels.numba import math as fast
 from samplewise.kernels.numba import scalars as s
+from samplewise.kernels.numba.activations import NUMBERS
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 from samplewise.kernels.numba.bounds import of_classes
 from samplewise.kernels.numba.intervals import first_rows
-from samplewise.kernels.numba.joint import ACTIVATIONS
 from samplewise.kernels.numba.panels import LANES, ROWS, VECTORS, WIDTH, fill, frame, lanes, scratch
 
 
@@ -41,7 +41,7 @@ def sweep(
         of_stretch = array(stretches)
         _sweep(
             _utterances(of_stretch), of_stretch, array(encoder_rows), array(predictor_rows),
-            ACTIVATIONS[activation], array(utterances), array(targets), array(weight), array(bias), array(classes),
+            NUMBERS[activation], array(utterances), array(targets), array(weight), array(bias), array(classes),
             array(of_classes(rows)), array(row_bias), array(rest), array(slack), rows.shape[1], array(level), floor is not None,
             array(level if floor is None else floor),
             tuple(array(x) for x in known), array(room), tuple(array(x) for x in state), array(found), array(ub_blank),

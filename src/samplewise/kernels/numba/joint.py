@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
 from samplewise.kernels.numba import scalars as s
+from samplewise.kernels.numba.activations import (
+    NUMBERS,
+    NUMERIC,
+    SIGMOID_OF_EXPONENTIALS,
+    TANH_OF_EXPONENTIALS,
+    chosen,
+    compiled,
+)  # fmt: skip
 from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
 
-ACTIVATIONS = {
-    "identity": s.IDENTITY, "tanh": s.TANH, "relu": s.RELU, "sigmoid": s.SIGMOID, "gelu": s.GELU, "silu": s.SILU,
-    "tanh of exponentials": s.TANH_OF_EXPONENTIALS, "sigmoid of exponentials": s.SIGMOID_OF_EXPONENTIALS,
-}  # fmt: skip
-NUMERIC = {"contract", "nsz"}
+ROWS = 32  # that a thread takes at a time
 
 
 def joint(encoder_rows: Tensor, predictor_rows: Tensor, frame: Tensor, token: Tensor, activation: str, out: Tensor) -> None:
@@ -28,7 +32,7 @@ def joint(encoder_rows: Tensor, predictor_rows: Tensor, frame: Tensor, token: Te
             array(predictor_rows),
             array(frame),
             array(token),
-            ACTIVATIONS[activation],
+            NUMBERS[activation],
             array(out),
         )
 
@@ -46,11 +50,11 @@ def joint_gradient(
         threads = use_threads()
         _joint_gradient(
             array(d_joint), array(joint_out), array(encoder_rows), array(predictor_rows), array(frame), array(token),
-            ACTIVATIONS[activation], array(d_encoder_rows), array(d_predictor_rows), threads,
+            NUMBERS[activation], array(d_encoder_rows), array(d_predictor_rows), threads,
         )  # fmt: skip
 
 
-@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
+@compiled()
 def _tanh_of(q):
     """tanh x of q = exp(2x): 1 or -1 and a small number, whose rounding does not count, or (q - 1) / (q + 1) near 0."""
     whole, rest = s.type_of(q, 0.0), q - s.type_of(q, 1.0)
@@ -59,38 +63,78 @@ def _tanh_of(q):
     return whole + rest / (q + s.type_of(q, 1.0))
 
 
+@compiled()
+def _tanh_rows(encoder_rows, predictor_rows, frame, token, out):
+    for r in range(out.shape[0]):
+        e, p, o = encoder_rows[frame[r]], predictor_rows[token[r]], out[r]
+        for d in range(o.size):
+            o[d] = s.encode(_tanh_of(s.load(e[d]) * s.load(p[d])), o[d])
+
+
+@compiled()
+def _sigmoid_rows(encoder_rows, predictor_rows, frame, token, out):
+    for r in range(out.shape[0]):
+        e, p, o = encoder_rows[frame[r]], predictor_rows[token[r]], out[r]
+        for d in range(o.size):
+            q = s.load(e[d]) * s.load(p[d])
+            o[d] = s.encode(s.type_of(q, 1.0) / (q + s.type_of(q, 1.0)), o[d])
+
+
+@chosen
+def _act_rows(activation):
+    act = activation.forward
+
+    @compiled()
+    def rows(encoder_rows, predictor_rows, frame, token, out):
+        for r in range(out.shape[0]):
+            e, p, o = encoder_rows[frame[r]], predictor_rows[token[r]], out[r]
+            for d in range(o.size):
+                o[d] = s.encode(act(s.load(e[d]) + s.load(p[d])), o[d])
+
+    return rows
+
+
 @kernel(fastmath=NUMERIC)
 def _joint(encoder_rows, predictor_rows, frame, token, activation, out):
-    for r in prange(out.shape[0]):
-        e, p, o = encoder_rows[frame[r]], predictor_rows[token[r]], out[r]
-        if activation == s.TANH:
-            for d in range(o.size):
-                o[d] = s.encode(s.tanh(s.load(e[d]) + s.load(p[d])), o[d])
-        elif activation == s.TANH_OF_EXPONENTIALS:
-            for d in range(o.size):
-                o[d] = s.encode(_tanh_of(s.load(e[d]) * s.load(p[d])), o[d])
-        elif activation == s.SIGMOID_OF_EXPONENTIALS:
-            for d in range(o.size):
-                q = s.load(e[d]) * s.load(p[d])
-                o[d] = s.encode(s.type_of(q, 1.0) / (q + s.type_of(q, 1.0)), o[d])
-        elif activation == s.RELU:
-            for d in range(o.size):
-                x = s.load(e[d]) + s.load(p[d])
-                o[d] = s.encode(s.type_of(x, 0.0) if x < s.type_of(x, 0.0) else x, o[d])
-        elif activation == s.SIGMOID:
-            for d in range(o.size):
-                o[d] = s.encode(s.sigmoid(s.load(e[d]) + s.load(p[d])), o[d])
-        elif activation == s.GELU:
-            for d in range(o.size):
-                x = s.load(e[d]) + s.load(p[d])
-                o[d] = s.encode(x * s.normal_cdf(x), o[d])
-        elif activation == s.SILU:
-            for d in range(o.size):
-                x = s.load(e[d]) + s.load(p[d])
-                o[d] = s.encode(x * s.sigmoid(x), o[d])
+    rows = out.shape[0]
+    for block in prange((rows + ROWS - 1) // ROWS):
+        low, high = block * ROWS, min(rows, (block + 1) * ROWS)
+        f, t, o = frame[low:high], token[low:high], out[low:high]
+        if activation == TANH_OF_EXPONENTIALS:
+            _tanh_rows(encoder_rows, predictor_rows, f, t, o)
+        elif activation == SIGMOID_OF_EXPONENTIALS:
+            _sigmoid_rows(encoder_rows, predictor_rows, f, t, o)
         else:
-            for d in range(o.size):
-                o[d] = s.encode(s.load(e[d]) + s.load(p[d]), o[d])
+            _act_rows(activation, encoder_rows, predictor_rows, f, t, o)
+
+
+@chosen
+def _scatter_rows(activation):
+    through = activation.backward
+
+    @compiled()
+    def of_sums(dz, z, encoder_rows, predictor_rows, frame, token, d_encoder, d_predictor, low, high):
+        for r in range(dz.shape[0]):
+            f, k = frame[r], token[r]
+            g, e, p = dz[r, low:high], encoder_rows[f, low:high], predictor_rows[k, low:high]
+            de, dp = d_encoder[f, low:high], d_predictor[k, low:high]
+            for d in range(g.size):
+                x = s.load(g[d])
+                x = through(x, s.load(e[d]) + s.load(p[d])) if x != s.type_of(x, 0.0) else x  # zero times NaN is zero here
+                de[d] += x
+                dp[d] += x
+
+    @compiled()
+    def of_outputs(dz, z, encoder_rows, predictor_rows, frame, token, d_encoder, d_predictor, low, high):
+        for r in range(dz.shape[0]):
+            g, y = dz[r, low:high], z[r, low:high]
+            de, dp = d_encoder[frame[r], low:high], d_predictor[token[r], low:high]
+            for d in range(g.size):
+                x = through(s.load(g[d]), s.load(y[d]))
+                de[d] += x
+                dp[d] += x
+
+    return of_sums if activation.of_sum else of_outputs
 
 
 @kernel(fastmath=NUMERIC)
@@ -98,51 +142,4 @@ def _joint_gradient(dz, z, encoder_rows, predictor_rows, frame, token, activatio
     columns = dz.shape[1]
     for part in prange(threads):
         low, high = columns * part // threads, columns * (part + 1) // threads
-        for r in range(dz.shape[0]):
-            g, y = dz[r, low:high], z[r, low:high]
-            e, p = encoder_rows[frame[r], low:high], predictor_rows[token[r], low:high]
-            de, dp = d_encoder[frame[r], low:high], d_predictor[token[r], low:high]
-            _scatter_row(g, y, e, p, activation, de, dp)
-
-
-@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
-def _scatter_row(g, y, e, p, activation, de, dp):
-    if activation == s.TANH:
-        for d in range(g.size):
-            v = s.load(y[d])
-            x = s.load(g[d]) * (s.type_of(v, 1.0) - v * v)
-            de[d] += x
-            dp[d] += x
-    elif activation == s.RELU:
-        for d in range(g.size):
-            v = s.load(g[d])
-            x = v if s.load(y[d]) > s.type_of(v, 0.0) else s.type_of(v, 0.0)
-            de[d] += x
-            dp[d] += x
-    elif activation == s.SIGMOID:
-        for d in range(g.size):
-            v = s.load(e[d]) + s.load(p[d])
-            x = s.load(g[d])
-            x = x * s.sigmoid_slope(v) if x != s.type_of(v, 0.0) else s.type_of(v, 0.0)
-            de[d] += x
-            dp[d] += x
-    elif activation == s.GELU:
-        for d in range(g.size):
-            v = s.load(e[d]) + s.load(p[d])
-            x = s.load(g[d])
-            x = x * (s.normal_cdf(v) + v * s.normal_pdf(v)) if x != s.type_of(v, 0.0) else s.type_of(v, 0.0)
-            de[d] += x
-            dp[d] += x
-    elif activation == s.SILU:
-        for d in range(g.size):
-            v = s.load(e[d]) + s.load(p[d])
-            y_sigmoid = s.sigmoid(v)
-            x = s.load(g[d])
-            slope = y_sigmoid * (s.type_of(v, 1.0) + v * (s.type_of(v, 1.0) - y_sigmoid))
-            x = x * slope if x != s.type_of(v, 0.0) else s.type_of(v, 0.0)  # zero times NaN is zero here
-            de[d] += x
-            dp[d] += x
-    else:
-        for d in range(g.size):
-            de[d] += s.load(g[d])
-            dp[d] += s.load(g[d])
+        _scatter_rows(activation, dz, z, encoder_rows, predictor_rows, frame, token, d_encoder, d_predictor, low, high)

@@ -11,10 +11,10 @@ from numba import njit
 
 from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba import vectors
+from samplewise.kernels.numba.activations import TANH_OF_EXPONENTIALS, chosen, compiled
 from samplewise.kernels.numba.dropout import mask_panel
 
 LANES, WIDTH, VECTORS, ROWS = vectors.LANES, vectors.WIDTH, vectors.VECTORS, vectors.ROWS
-NUMERIC = {"contract", "nsz"}
 
 
 @njit(error_model="numpy", nogil=True)
@@ -54,6 +54,22 @@ def lanes(label, targets, bias, classes, own_bias, counted):
                     counted[i] = 0.0
 
 
+@chosen
+def _act(activation):
+    act = activation.forward
+
+    @compiled()
+    def frame(encoding, panel, z, dim):
+        """z (D, LANES) of one frame by the plain activation."""
+        for v in range(VECTORS):
+            for d in range(dim):
+                e, p, o = s.load(encoding[d]), panel[v, d], z[d, v * WIDTH : (v + 1) * WIDTH]
+                for i in range(WIDTH):
+                    o[i] = act(e + p[i])
+
+    return frame
+
+
 @njit(fastmath={"contract"}, error_model="numpy", nogil=True)
 def frame(
     encoding, panel, own_rows, activation, dim, panels, row_bias, own_bias, counted, count, rest, slack, keys, threshold, scale,
@@ -64,16 +80,15 @@ def frame(
     (LANES,) as in `_finish`. keys (LANES,), threshold and scale are those of `dropout.py`; threshold 0: none."""
     row, z, scores, own, top, total, mean = work
     depth = z.shape[0]
-    if activation == s.TANH_OF_EXPONENTIALS or activation == s.SIGMOID_OF_EXPONENTIALS:
+    if activation < 0:  # of exponentials
         for d in range(dim):
             row[d] = s.load(encoding[d])
-        if activation == s.TANH_OF_EXPONENTIALS:
+        if activation == TANH_OF_EXPONENTIALS:
             vectors.tanh_of_exponentials(row, panel, z, depth)
         else:
             vectors.sigmoid_of_exponentials(row, panel, z, depth)
     else:
-        for v in range(VECTORS):
-            _act(encoding, panel[v, :dim], activation, z[:, v * WIDTH : (v + 1) * WIDTH])
+        _act(activation, encoding, panel, z, dim)
     if threshold > np.uint32(0):
         mask_panel(z, dim, keys, threshold, scale)
     for k in range(panels.shape[0]):
@@ -82,42 +97,14 @@ def frame(
     _finish(scores, own, row_bias, own_bias, counted, count, rest, slack, top, total, mean, by_blank, by_label)
 
 
-@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
-def _act(row, block, activation, z):
-    """z (D, WIDTH) of one frame by the plain activation."""
-    for d in range(block.shape[0]):
-        e, p, o = s.load(row[d]), block[d], z[d]
-        if activation == s.TANH:
-            for i in range(WIDTH):
-                o[i] = s.tanh(e + p[i])
-        elif activation == s.RELU:
-            for i in range(WIDTH):
-                x = e + p[i]
-                o[i] = s.type_of(x, 0.0) if x < s.type_of(x, 0.0) else x
-        elif activation == s.SIGMOID:
-            for i in range(WIDTH):
-                o[i] = s.sigmoid(e + p[i])
-        elif activation == s.GELU:
-            for i in range(WIDTH):
-                x = e + p[i]
-                o[i] = x * s.normal_cdf(x)
-        elif activation == s.SILU:
-            for i in range(WIDTH):
-                x = e + p[i]
-                o[i] = x * s.sigmoid(x)
-        else:
-            for i in range(WIDTH):
-                o[i] = e + p[i]
-
-
-@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
+@compiled()
 def _logarithms(x):
     """log of a vector of positive numbers, in place; float32 by a series that vectorises."""
     for i in range(x.size):
         x[i] = s.log(x[i])
 
 
-@njit(fastmath=NUMERIC, error_model="numpy", nogil=True)
+@compiled()
 def _finish(scores, own, row_bias, own_bias, counted, count, rest, slack, top, total, mean, by_blank, by_label):
     """From inner products (R, LANES) and (LANES,) to the bounds of LANES nodes. The last row is the sum of all other classes;
     counted: 1 where the node's own label is one of these, 0 where it is among the rows already, or where there is none."""

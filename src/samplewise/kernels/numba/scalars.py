@@ -15,7 +15,6 @@ from numba.extending import overload, register_jitable
 
 from samplewise.kernels.numba import math as fast
 
-IDENTITY, TANH, RELU, SIGMOID, GELU, SILU, TANH_OF_EXPONENTIALS, SIGMOID_OF_EXPONENTIALS = range(8)
 LARGEST_HALF = np.float32(65520.0)  # rounds to infinity in float16
 HALF_SCALE = np.float32(2.0**112)  # between the exponent biases of float16 and float32
 

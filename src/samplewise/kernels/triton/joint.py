@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from samplewise.kernels.activations import TABLE
 from samplewise.kernels.triton.launch import blocks, on, power_of_2, rows_of
 from samplewise.kernels.triton.numbers import activate, narrow, slope, widen
 
@@ -52,7 +53,7 @@ def joint_gradient(
                 rows_of(d_joint), rows_of(joint_out), rows_of(encoder_rows), rows_of(predictor_rows), frame, token, key,
                 key if order is None else order, total, rows, dim, d_joint.stride(0), joint_out.stride(0),
                 encoder_rows.stride(0), predictor_rows.stride(0), total.stride(0), ACTIVATION=activation,
-                SORTED=order is not None, RUN=RUN, WIDTH=width, num_warps=WARPS,
+                OF_SUM=TABLE[activation].of_sum, SORTED=order is not None, RUN=RUN, WIDTH=width, num_warps=WARPS,
             )  # fmt: skip
 
 
@@ -80,7 +81,8 @@ def _joint(
 @triton.jit(do_not_specialize=["rows", "dim"])
 def _add_runs(
     dz, z, encoder_rows, predictor_rows, frame, token, key, order, total, rows, dim, dz_stride, z_stride, encoder_stride,
-    predictor_stride, total_stride, ACTIVATION: tl.constexpr, SORTED: tl.constexpr, RUN: tl.constexpr, WIDTH: tl.constexpr,
+    predictor_stride, total_stride, ACTIVATION: tl.constexpr, OF_SUM: tl.constexpr, SORTED: tl.constexpr, RUN: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program for every place where a run of equal keys may begin; most find that none does."""
     REAL: tl.constexpr = total.dtype.element_ty
@@ -103,7 +105,7 @@ def _add_runs(
             g = widen(tl.load(dz + r[:, None] * dz_stride + d[None, :], mask=held, other=0), REAL)
             y = widen(tl.load(z + r[:, None] * z_stride + d[None, :], mask=held, other=0), REAL)
             x = y
-            if ACTIVATION == "gelu" or ACTIVATION == "silu" or ACTIVATION == "sigmoid":
+            if OF_SUM:
                 f = tl.load(frame + r, mask=same, other=0)
                 k = tl.load(token + r, mask=same, other=0)
                 x = widen(tl.load(encoder_rows + f[:, None] * encoder_stride + d[None, :], mask=held, other=0), REAL)

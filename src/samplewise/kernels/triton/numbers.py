@@ -9,6 +9,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from samplewise.kernels import activations
+
+SLOPE = tl.constexpr(activations.SLOPE)
+
 
 @triton.jit
 def widen(x, REAL: tl.constexpr):
@@ -94,12 +98,14 @@ def activate(x, ACTIVATION: tl.constexpr):
         x = x * 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
     elif ACTIVATION == "silu":
         x = x * sigmoid(x)
+    elif ACTIVATION == "leaky_relu":
+        x = tl.where(x < 0.0, x * SLOPE, x)
     return x
 
 
 @triton.jit
 def slope(x, y, ACTIVATION: tl.constexpr):
-    """act'(x), from y = act(x) for tanh and relu; x is not read then."""
+    """act'(x), from y = act(x), or from x for those `of_sum` in `kernels/activations.py`; else x is not read."""
     if ACTIVATION == "tanh":
         y = 1.0 - y * y
     elif ACTIVATION == "relu":
@@ -112,6 +118,8 @@ def slope(x, y, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "silu":
         gate = sigmoid(x)
         y = gate * (1.0 + x * (1.0 - gate))
+    elif ACTIVATION == "leaky_relu":
+        y = tl.where(y > 0.0, 1.0, tl.full(y.shape, SLOPE, y.dtype))
     else:
         y = y * 0.0 + 1.0
     return y
