@@ -46,8 +46,8 @@ def arcs_forward_piece(entries: Tensor, piece: Tensor, form: Bound, after: int, 
 
 
 def arcs_backward_piece(
-    entries: Tensor, piece: Tensor, form: Bound, after: int, above: Tensor, below: Tensor, loss: Tensor, weight: Tensor,
-    gammas: Tensor,
+    entries: Tensor, piece: Tensor, form: Bound, after: int, above: Tensor, below: Tensor, loss: float | Tensor,
+    weight: float | Tensor, gammas: Tensor,
 ) -> None:  # fmt: skip
     """The entries' posteriors, as by `arcs_lattice`, of some consecutive frames of an utterance whose loss is known.
 
