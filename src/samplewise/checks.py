@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from samplewise.errors import TransducerError
 from samplewise.kernels import activations
-from samplewise.topology import Topology, named
+from samplewise.topology import DEFAULTS, Topology, named
 
 logger = logging.getLogger("samplewise")
 
@@ -98,7 +98,7 @@ def check_number(name: str, value: object) -> float:
 
 def check_finite(name: str, value: object) -> float:
     number = check_number(name, value)
-    if not math.isfinite(number):
+    if not -math.inf < number < math.inf:
         raise TransducerError(f"{name} is {value}; it must be a finite number")
     return number
 
@@ -141,7 +141,9 @@ def check_fastemit(fastemit_lambda: float) -> float:
 
 def check_topology(topology: Topology | str, rows: int | None = None, blank: int = 0) -> Topology:
     """The topology, whose columns an output layer of so many rows has."""
-    found = topology if isinstance(topology, Topology) else named(topology) if isinstance(topology, str) else None
+    found = topology if isinstance(topology, Topology) else None
+    if isinstance(topology, str):
+        found = DEFAULTS[topology] if topology in DEFAULTS else named(topology)  # torch.compile traces the first alone
     if found is None:
         raise TransducerError(f"topology is {_a(topology)}; it must be a name, or made by samplewise.topology")
     if rows is not None:

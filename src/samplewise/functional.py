@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import checks
+from samplewise.errors import TransducerError
 from samplewise.ops.joint_module import JointCall, JointLoss
 from samplewise.ops.logits import rnnt
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, wide_dtype
@@ -132,19 +133,24 @@ def transducer_loss(
 def rnnt_loss(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int = -1, clamp: float = -1,
     reduction: str = "mean", fused_log_softmax: bool = True, *, fastemit_lambda: float = 0.0,
+    topology: Topology | str = "regular",
 ) -> Tensor:  # fmt: skip
     """RNN-T loss of logits that already exist; the contract is that of `torchaudio.functional.rnnt_loss`.
 
     Args:
-        logits: (B, T, U+1, V), float32, float64, bfloat16 or float16.
+        logits: (B, T, U+1, V), float32, float64, bfloat16 or float16. With `topology.tdt` (B, T, U+1, V + K): a column for each
+            of K durations follows those of the classes.
         targets: (B, U) labels, int32 or int64; what lies beyond an utterance's length is never read.
         logit_lengths: (B,) frames of each utterance, 1..T; the largest may be less than T.
         target_lengths: (B,) labels of each utterance, 0..U.
         blank: class of the blank, -V..V-1; the last class by default, as in torchaudio.
         clamp: if positive, every element of each utterance's gradient is bounded to -clamp..clamp, before reduction.
         reduction: "none", "sum", "mean" (over the batch), "mean_volume" or "mean_target"; see `transducer_loss`.
-        fused_log_softmax: False if `logits` are log-probabilities already; then only blank and label entries get gradients.
+        fused_log_softmax: False if `logits` are log-probabilities already (with `topology.tdt` those of classes and those of
+            durations, each normalised); then only what paths read gets gradients: blanks, labels and durations. A topology's
+            sigma is taken from them all the same.
         fastemit_lambda: as in `transducer_loss`; torchaudio's has none.
+        topology: what arcs leave a node, as in `transducer_loss`; "hat" makes its probabilities of scores alone.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,).
@@ -152,8 +158,9 @@ def rnnt_loss(
     Raises:
         TransducerError: an argument has the wrong shape, type or range; the message names the utterance and the numbers.
 
-    Memory: the gradient of the logits, and three floats a node. Whoever has the encodings should call `transducer_loss`, which
-    needs neither the logits nor their gradient. Source: Graves 2012 (arXiv 1211.3711).
+    Memory: the gradient of the logits, and three floats a node (with other topologies one for every softmax and every
+    log-probability that paths read). Whoever has the encodings should call `transducer_loss`, which needs neither the logits
+    nor their gradient. Source: Graves 2012 (arXiv 1211.3711); of other topologies: `samplewise.topology`.
 
     >>> import torch, samplewise
     >>> logits = torch.randn(2, 9, 4, 7, requires_grad=True)
@@ -166,8 +173,16 @@ def rnnt_loss(
     checks.check_logits(logits)
     checks.check_integers(targets, logit_lengths, target_lengths, logits.shape[0], "logit_lengths")
     gradient = torch.is_grad_enabled() and logits.requires_grad
-    blank, clamp = checks.check_blank(blank, logits.shape[3]), checks.check_number("clamp", clamp)
-    options = (blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda))
+    lattice = checks.check_topology(topology)
+    blank = checks.check_blank(blank, max(1, logits.shape[3] - lattice.extra))
+    lattice.check(logits.shape[3], blank, "columns of logits")
+    if not fused_log_softmax and any(head.kind == "sigmoid" for head in lattice.heads):
+        raise TransducerError(
+            f"fused_log_softmax is {fused_log_softmax}, but topology {lattice.name!r} needs the blank's score:"
+            " of log-probabilities the loss is that of topology 'regular'"
+        )
+    clamp = checks.check_number("clamp", clamp)
+    options = (blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda), lattice.key)
     losses = rnnt(logits, targets, logit_lengths, target_lengths, *options, gradient, "keep")[0]
     if reduction == "none":
         return losses
@@ -178,17 +193,19 @@ def rnnt_loss(
 def joint_loss(
     joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
     target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0,
-    on_nonfinite: str = "keep",
+    on_nonfinite: str = "keep", topology: Topology | str = "regular",
 ) -> Tensor:  # fmt: skip
     """Transducer loss of any joint network, utterance by utterance: one utterance's logits are the most that exists at a time.
 
     Args:
         joint: a module that maps encodings (1, T_b, 1, E) and (1, 1, U_b+1, P), which broadcast, to logits (1, T_b, U_b+1, V).
-            It is used as it is: dropout, hooks and autocast included. A joint that looks across utterances or frames (batch
-            normalisation in training) sees one utterance at a time.
+            With `topology.tdt` columns of the durations follow those of the classes. It is used as it is: dropout, hooks and
+            autocast included. A joint that looks across utterances or frames (batch normalisation in training) sees one
+            utterance at a time.
         encoder_out: (B, T, E) acoustic encodings.
         predictor_out: (B, U+1, P) label encodings; row u has seen u labels.
-        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite: as in `transducer_loss`.
+        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite, topology: as in
+            `transducer_loss`.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of
@@ -221,8 +238,9 @@ def joint_loss(
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
     weights = None if reduction == "none" else reduction_weights(reduction, target_lengths).to(encoder_out.device)
     call, learned = JointCall.of(
-        joint, blank=blank, on_nonfinite=on_nonfinite, fastemit_lambda=checks.check_fastemit(fastemit_lambda)
-    )
+        joint, blank=blank, on_nonfinite=on_nonfinite, fastemit_lambda=checks.check_fastemit(fastemit_lambda),
+        topology=checks.check_topology(topology).key,
+    )  # fmt: skip
     return JointLoss.apply(call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned)
 
 

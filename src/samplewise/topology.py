@@ -100,10 +100,11 @@ class Topology:
     arcs: tuple[Arc, ...]
     label_ends: bool = False
     parameters: tuple[tuple[str, Any], ...] = field(default=())
+    key: str = field(init=False, compare=False, repr=False)  # made once: torch.compile does not trace JSON
 
-    @property
-    def key(self) -> str:
-        return f"{self.name} {json.dumps(dict(self.parameters))}" if self.parameters else self.name
+    def __post_init__(self) -> None:
+        key = f"{self.name} {json.dumps(dict(self.parameters))}" if self.parameters else self.name
+        object.__setattr__(self, "key", key)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters if value is not None)})"
@@ -111,7 +112,7 @@ class Topology:
     @property
     def extra(self) -> int:
         """Rows of the output layer beyond the classes, which come first: those of durations."""
-        return max((-head.start for head in self.heads if isinstance(head.start, int) and head.start < 0), default=0)
+        return max(0, *(-head.start if isinstance(head.start, int) else 0 for head in self.heads))
 
     @property
     def reach(self) -> int:
@@ -154,14 +155,16 @@ class Topology:
         classes = tuple(place(column) for column in self.blanks(blank)[1:])
         return multi_blank(**dict(self.parameters) | {"classes": classes})
 
-    def check(self, rows: int, blank: int) -> None:
-        """That an output layer of so many rows has the columns.
+    def check(self, rows: int, blank: int, given: str = "rows of weight") -> None:
+        """That an output layer of so many rows has the columns. `given` is what these are called.
 
         Raises:
             TransducerError: it has too few, or a big blank is the blank.
         """
         if rows <= self.extra:
-            raise TransducerError(f"weight has {rows} rows, of which {self} takes {self.extra} for durations: no class is left")
+            raise TransducerError(
+                f"there are {rows} {given}, of which {self} takes {self.extra} for durations: no class is left"
+            )
         for column in self.blanks(blank)[1:]:
             if not 0 <= column < rows or column == blank:
                 raise TransducerError(
@@ -291,3 +294,6 @@ def _sigma(sigma: float) -> float:
     if not 0.0 <= number < math.inf:
         raise TransducerError(f"sigma is {sigma}; it must be a number from 0 on")
     return number
+
+
+DEFAULTS = {name: build() for name, build in BUILDERS.items()}

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 
 from samplewise.reference_topologies import NOWHERE, entries
-from tests.kernels.test_arcs import BACKENDS
 from tests.test_reference_topologies import TOPOLOGIES
 
 LAYOUTS = [(t, blank) for t in TOPOLOGIES for blank in ((8, 4) if t.name == "multi_blank" else (0, 4, 8))]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("topology", "blank"), LAYOUTS, ids=str)
-def test_entries_and_gradient(topology, blank, backend, dtype):
-    kernels = importlib.import_module(f"samplewise.kernels.{backend}")
+def test_entries_and_gradient(kernels, topology, blank, dtype):
     torch.manual_seed(blank)
     count, rows, classes = 12, 14, 9
     width = classes + topology.extra

@@ -241,9 +241,9 @@ def test_bad_inputs(changes, words):
 def test_opcheck(fused, clamp):
     logits, *integers = make((4, 3), (2, 1), vocab=5, dtype=torch.float64)
     logits = logits.log_softmax(3).requires_grad_()
-    torch.library.opcheck(rnnt, (logits, *integers, 4, clamp, fused, 0.3, True, "keep"))
-    _, *state = rnnt(logits.detach(), *integers, 4, clamp, fused, 0.3, True, "keep")
-    arguments = (logits.detach(), *integers, *state, torch.ones(2, dtype=torch.float64), 4, clamp, fused)
+    torch.library.opcheck(rnnt, (logits, *integers, 4, clamp, fused, 0.3, "regular", True, "keep"))
+    _, *state = rnnt(logits.detach(), *integers, 4, clamp, fused, 0.3, "regular", True, "keep")
+    arguments = (logits.detach(), *integers, *state, torch.ones(2, dtype=torch.float64), 4, clamp, fused, "regular")
     torch.library.opcheck(rnnt_gradient, arguments)
 
 

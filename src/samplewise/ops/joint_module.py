@@ -7,7 +7,7 @@ the gradients of its encodings and of the joint's parameters, which add up. Then
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from samplewise.ops import reasons
 from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
 from samplewise.ops.logits import rnnt, rnnt_gradient
 from samplewise.ops.problem import gradient_dtype, real_dtype
+from samplewise.topology import named
 
 _T = TypeVar("_T", bound=Tensor)
 
@@ -34,6 +35,7 @@ class JointCall:
     blank: int
     on_nonfinite: str
     fastemit_lambda: float = 0.0
+    topology: str = "regular"
 
     @classmethod
     def of(cls, joint: nn.Module, **options) -> tuple[JointCall, list[nn.Parameter]]:
@@ -101,6 +103,7 @@ def run(
     wanted = weights is not None and any(needed)
     need = [wanted and dtype is not None for dtype in needed]
     sums = [torch.zeros_like(x, dtype=real_dtype(x.dtype)) if n else None for x, n in zip(floats, need, strict=True)]
+    lattice = named(call.topology)
     lengths = _check(integers, floats, None, 0)
     losses: list[Tensor] = []
     why: dict[int, str] = {}
@@ -113,15 +116,16 @@ def run(
             buffers = {name: tensors[name] for name in buffers}  # some modules put new ones in the places of the old
         _check_logits(logits, b, frames, labels)
         if b == 0:
-            blank = check_blank(call.blank, logits.shape[3])
-            _check(integers, floats, logits.shape[3], blank)
+            blank = check_blank(call.blank, max(1, logits.shape[3] - lattice.extra))
+            lattice.check(logits.shape[3], blank, "columns of the joint's logits")
+            _check(integers, floats, logits.shape[3] - lattice.extra, blank, lattice.blanks(blank)[1:])
         sample = [part[b : b + 1] for part in integers]
-        loss, *state = rnnt(logits.detach(), *sample, blank, -1.0, True, call.fastemit_lambda, wanted, "keep")
+        loss, *state = rnnt(logits.detach(), *sample, blank, -1.0, True, call.fastemit_lambda, lattice.key, wanted, "keep")
         losses.append(loss)
         if call.on_nonfinite == "raise" and not bool(torch.isfinite(loss)):
             why[b] = reasons.of_module(call.joint, tensors, (inputs[0].detach(), inputs[1].detach()), b)
         if wanted and weights is not None:
-            d_logits = rnnt_gradient(logits.detach(), *sample, *state, weights[b : b + 1], blank, -1.0, True)
+            d_logits = rnnt_gradient(logits.detach(), *sample, *state, weights[b : b + 1], blank, -1.0, True, lattice.key)
             with torch.autocast(logits.device.type, enabled=False):  # as where backward is called outside autocast
                 found = torch.autograd.grad(logits, [x for x in inputs if x.requires_grad], d_logits, allow_unused=True)
             into = (
@@ -151,9 +155,9 @@ def copies_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: copies[id(tensor)] for name, tensor in tensors.items()}
 
 
-def _check(integers, floats, classes: int | None, blank: int) -> Lengths:
+def _check(integers, floats, classes: int | None, blank: int, blanks: Sequence[int] = ()) -> Lengths:
     frames, tokens = floats[0].shape[1], floats[1].shape[1]
-    return check_values(*integers, frames=frames, tokens=tokens, classes=classes, blank=blank)
+    return check_values(*integers, frames=frames, tokens=tokens, classes=classes, blank=blank, blanks=blanks)
 
 
 def _check_logits(logits: Tensor, b: int, frames: int, labels: int) -> None:

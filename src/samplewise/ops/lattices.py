@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from samplewise.kernels.protocol import Kernels
-from samplewise.topology import Bound, Topology
+from samplewise.topology import Bound, Topology, named
 
 
 class Emissions(NamedTuple):
@@ -172,3 +172,11 @@ class Arcs:
     def occupancies(self, gammas: Tensor) -> tuple[Tensor, Tensor]:
         first = sum(entry[0] == 0 for entry in self.form.entries)
         return gammas[0], gammas[1] if first == 2 else gammas[1:first].sum(0)
+
+
+def lattice_of(kernels: Kernels, key: str, rows: int, blank: int, label_factor: float = 1.0) -> Lattice:
+    """The lattice of a topology's key, over an output layer of so many rows."""
+    topology = named(key)
+    if topology.name == "regular":
+        return TwoArcs(kernels, blank, label_factor)
+    return Arcs(kernels, topology, topology.bind(rows, blank), label_factor)

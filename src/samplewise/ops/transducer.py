@@ -19,7 +19,7 @@ from samplewise.kernels.masks import dropout_of
 from samplewise.observe import calling, planned
 from samplewise.ops import batched, guided, reasons, sampled, samplewise, tiled
 from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
-from samplewise.ops.lattices import Arcs, Lattice, TwoArcs
+from samplewise.ops.lattices import lattice_of
 from samplewise.ops.problem import (
     BIAS,
     ENCODER,
@@ -147,10 +147,8 @@ def problem_of(inputs: Inputs, lengths: Lengths, options: Options, first: int = 
     """The problem of utterances from number `first` of the batch on."""
     weight, bias, real = inputs.weight, inputs.bias, real_dtype(options.compute_dtype)
     bias = torch.zeros(weight.shape[0], dtype=real, device=weight.device) if bias is None else bias
-    kernels, topology, factor = backend_for(weight.device), named(options.topology), 1.0 + options.fastemit_lambda
-    lattice: Lattice = TwoArcs(kernels, options.blank, factor)
-    if topology.name != "regular":
-        lattice = Arcs(kernels, topology, topology.bind(weight.shape[0], options.blank), factor)
+    kernels, factor = backend_for(weight.device), 1.0 + options.fastemit_lambda
+    lattice = lattice_of(kernels, options.topology, weight.shape[0], options.blank, factor)
     timing = None
     if options.delay_penalty or inputs.alignment is not None:
         timing = Timing.of(options.delay_penalty, inputs.alignment, lengths, real, weight.device)

@@ -17,7 +17,7 @@ BLOCK, WIDEST, TALLEST, WARPS = 2048, 1024, 16, 4  # elements, columns and rows 
 PROGRAMS = 512  # enough to fill a GPU; each owns a sum of every column that it sees
 
 
-def _block(columns: int) -> tuple[int, int]:
+def block_of(columns: int) -> tuple[int, int]:
     """Rows and columns of a block: an element a thread at least, as threads that held the same one would race in place."""
     width = power_of_2(columns, WIDEST)
     return max(64 * WARPS // width, min(TALLEST, BLOCK // width)), width
@@ -33,7 +33,7 @@ def emission(
     Row r writes element node[r] of the three outputs (N,); log_denominator is float64, so that large scores keep their digits.
     """
     (rows, classes), stored = logits.shape, rows_of(logits)
-    height, width = _block(classes)
+    height, width = block_of(classes)
     if rows:
         with on(logits):
             _emission[(blocks(rows, height),)](
@@ -51,7 +51,7 @@ def emission_gradient(
     Rows without occupancy become zeros whatever they held. d_bias (C,) accumulates the column sums.
     """
     (rows, classes), stored = logits.shape, rows_of(logits)
-    height, width = _block(classes)
+    height, width = block_of(classes)
     across = blocks(classes, width)
     parts = min(blocks(rows, height), max(1, PROGRAMS // across))
     each = blocks(blocks(rows, height), max(1, parts)) * height  # rows of a part

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 import triton
 from torch import Tensor
+
+from samplewise.kernels.layout import on_device
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as Triton itself looks, where a kernel is decorated
 
@@ -45,3 +49,13 @@ def power_of_2(size: int, most: int) -> int:
 def blocks(size: int, block: int) -> int:
     """How many blocks cover `size`."""
     return -(-size // block)
+
+
+def constants(rows: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
+    """An int64 table that calls share, made once a device and stream, so that it is there when a kernel on the stream runs."""
+    return _constants(tuple(rows), device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0)
+
+
+@functools.lru_cache(maxsize=256)
+def _constants(rows: tuple[tuple[int, ...], ...], device: torch.device, stream: int) -> Tensor:
+    return on_device(device, rows)

@@ -42,6 +42,13 @@ def logaddexp(a, b):
 
 
 @triton.jit
+def log1p(x):
+    """log(1 + x) for x >= 0, also where 1 + x has no digits left of x: what was rounded away is a factor of the logarithm."""
+    y = 1.0 + x
+    return tl.where(y == 1.0, x, tl.log(y) * (x / tl.where(y == 1.0, 1.0, y - 1.0)))
+
+
+@triton.jit
 def expm1(x):
     """e^x - 1 for |x| <= 80, float32 or float64, without cancellation near 0."""
     k = tl.floor(x * 1.4426950408889634 + 0.5)
