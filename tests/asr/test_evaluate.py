@@ -130,7 +130,7 @@ def hearing(monkeypatch, heard: str, *texts: str, **options):
     )
 
     def said(model, features, *_):
-        return Decoded([tokenizer.encode(heard)] * len(features), [0] * len(features))
+        return Decoded([tokenizer.encode(heard)] * len(features), *([0] * len(features) for _ in range(3)))
 
     monkeypatch.setattr(evaluating, "search", said)
     return evaluate(model, examples, tokenizer.decode, DecodingOptions(**{"batch_size": 2, **options}))
