@@ -19,7 +19,7 @@ TOPOLOGIES = [
 ]  # fmt: skip
 
 
-def joiner(topology=topologies.regular(), **options) -> Joiner:
+def joiner(topology="regular", **options) -> Joiner:
     torch.manual_seed(0)
     return Joiner(8, 7, 6, 11, topology=topology, **options).double()
 

@@ -110,7 +110,7 @@ class Joiner(nn.Module):
         self.topology.check(vocab_size + self.topology.extra, self.blank)
         if blank_head and self.topology.name != "hat":
             raise checks.TransducerError(
-                f"blank_head is True, but topology is {self.topology.name!r}: a layer of its own for the blank goes with 'hat' alone"
+                f"blank_head is True, but topology is {self.topology.name!r}: the blank has a layer of its own with 'hat' alone"
             )
         self.encoder_proj = nn.Linear(encoder_dim, joint_dim)
         self.predictor_proj = nn.Linear(predictor_dim, joint_dim, bias=False)

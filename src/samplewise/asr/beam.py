@@ -171,7 +171,8 @@ class Search:
                 so_far = one.score if duration is None else one.score + durations[r][duration]
                 more = longer.setdefault((b, frames), {})
                 for value, label in zip(values, chosen, strict=True):
-                    more[(*labels, label)] = one._replace(score=so_far + value)
+                    extended = (*labels, label)
+                    more[extended] = one._replace(score=so_far + value)
         for (b, frames), more in longer.items():
             least = worst(left[b], frames, self.beam)
             longer[b, frames] = {labels: one for labels, one in best(more, self.beam).items() if one.score > least}
@@ -220,8 +221,8 @@ def arrive(there: Beam, labels: Labels, one: Hypothesis) -> None:
 
 
 def worst(left: Waiting, frames: int, beam: int) -> float:
-    """The score of the last of the `beam` sequences that would be kept so many frames on, of those that have left the frame; for
-    what stays (0) of the best of each, wherever it went. Without limit where there are fewer."""
+    """The score of the last of the `beam` sequences that would be kept so many frames on, of those that have left the frame;
+    for what stays (0) of the best of each, wherever it went. Without limit where there are fewer."""
     scores: dict[Labels, float] = {}
     for reached, there in left.items():
         if frames in (0, reached):

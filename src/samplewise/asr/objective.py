@@ -1,7 +1,8 @@
 """What a recipe minimises: the transducer loss of a topology, full or over sampled classes, and auxiliary CTC losses.
 
-Token-and-duration transducers: arXiv 2304.06795; big blanks: arXiv 2211.03541; HAT: arXiv 2003.07705. Sampled softmax for transducers, its form for minibatches, and sampling by a CTC head: arXiv 2203.16868. CTC losses of
-intermediate encoder layers: arXiv 2102.03216.
+Token-and-duration transducers: arXiv 2304.06795; big blanks: arXiv 2211.03541; HAT: arXiv 2003.07705. Sampled softmax for
+transducers, its form for minibatches, and sampling by a CTC head: arXiv 2203.16868. CTC losses of intermediate encoder layers:
+arXiv 2102.03216.
 """
 
 from __future__ import annotations

@@ -319,8 +319,8 @@ class Recipe(Options):
                 f"data of kind {self.data.kind} do not go with features of kind {self.features.kind}: "
                 "feature_files and stored belong together"
             )
-        if self.sampling is not None and self.loss.topology != "regular":
-            yield f"sampling goes with loss.topology regular alone, this one is {self.loss.topology}"
+        if self.sampling is not None and self.loss.topology == "multi_blank":
+            yield "sampling does not go with loss.topology multi_blank, whose big blanks are no classes of the tokenizer"
         if self.joiner.blank_head and self.loss.topology != "hat":
             yield f"joiner.blank_head goes with loss.topology hat alone, this one is {self.loss.topology}"
         if self.sampling is not None and self.sampling.negatives == "ctc" and self.ctc.weight == 0:

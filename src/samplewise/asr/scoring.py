@@ -81,8 +81,8 @@ def find_corpus(recogniser: Recogniser, corpus: str, data: str | None, split: st
 
 
 def lines(evaluation: Evaluation, texts: bool) -> list[str]:
-    """The result as text: wrong utterances if wanted, speakers, the loss, what decoding took, what has to be said beside it, and
-    the errors."""
+    """The result as text: wrong utterances if wanted, speakers, the loss, what decoding took, what has to be said beside it,
+    and the errors."""
     found = []
     for key, reference, hypothesis in evaluation.texts if texts else ():
         if reference != hypothesis:
