@@ -49,8 +49,8 @@ examples:
 an entry of scripts/mutations/*.yaml:
   - name: beam-threshold                  # unlike all others
     file: src/samplewise/asr/beam.py
-    find: scores_left[beam - 1]           # exactly once in the file
-    replace: scores_left[0]
+    find: ordered[beam - 1]               # exactly once in the file
+    replace: ordered[0]
     tests: [tests/asr/test_beam.py]       # files, or file::test, one of which must fail within the time limit
     only: lstm                            # of these tests the ones whose names hold this (pytest -k); may be left out
 

@@ -83,10 +83,12 @@ def make_recordings() -> list[Recording]:
     ]
 
 
-def network(seed: int, blank_bias: float, kind: str = "lstm", *, classes: int = 6, scale: float = 3.0) -> Transducer:
-    """A tiny model to decode with, of features (B, F, 12)."""
+def network(
+    seed: int, blank_bias: float, kind: str = "lstm", *, classes: int = 6, scale: float = 3.0, **recipe: Any
+) -> Transducer:  # fmt: skip
+    """A tiny model to decode with, of features (B, F, 12); `recipe` are changes of the tiny one."""
     torch.manual_seed(seed)
-    model = Transducer(tiny_recipe(predictor={"kind": kind, "embedding": 8, "hidden": 16}), 12, classes).eval()
+    model = Transducer(tiny_recipe(predictor={"kind": kind, "embedding": 8, "hidden": 16}, **recipe), 12, classes).eval()
     with torch.no_grad():  # far from uniform, so that labels, blanks and repeats all occur
         for parameter in model.parameters():
             parameter.mul_(scale)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from samplewise.asr.beam import Hypothesis, Rows, beam_search, best, emit, log_add, one_frame
+from samplewise.asr.beam import Hypothesis, Search, beam_search, best, log_add
 from samplewise.asr.checkpoint import Recogniser, Run
 from samplewise.asr.decode import greedy, search
 from samplewise.asr.errors import UserError
@@ -67,38 +67,36 @@ def test_utterances_have_no_influence_on_each_other(beam):
 @pytest.mark.parametrize("max_symbols", [1, 4])
 def test_a_frame_emits_no_more_than_the_bound(max_symbols):
     model = network(0, 0.5, classes=3)
-    found, _ = one_frame(
-        model,
-        torch.randn(1, model.encoder.dim),
-        {0: {(): Hypothesis(0.0, 0)}},
-        Rows(*model.predictor.start(1)),
-        100,
-        max_symbols,
-    )
-    assert {len(labels) for labels in found[0]} == set(range(max_symbols + 1))
+    left = {0: {}}
+    Search(model, 100, max_symbols, [5]).one_frame(torch.randn(1, model.encoder.dim), 0, {0: {(): Hypothesis(0.0, 0)}}, left)
+    assert set(left[0]) == {1}, "a blank goes on one frame"
+    assert {len(labels) for labels in left[0][1]} == set(range(max_symbols + 1))
+
+
+def emitted(left: dict, log_probs: list[float], one: Hypothesis, labels: tuple[int, ...], beam: int):
+    """The search, and what stays in a frame with one more label, of what has left it by blank."""
+    model = network(0, 0.5)
+    search = Search(model, beam, 5, [9])
+    encoded = torch.zeros(1, model.encoder.dim)
+    return search, search.emit(encoded, 0, [(0, labels, one)], torch.tensor([log_probs]), [], {0: {1: left}})
 
 
 @pytest.mark.parametrize(("beam", "kept"), [(1, {}), (2, {(1, 2), (1, 1)}), (3, {(1, 2), (1, 1), (1, 3)})])
 def test_a_longer_sequence_must_beat_the_worst_that_would_be_kept(beam, kept):
     """Of those that have left the frame with scores -1, -4 and -6, the `beam` best would be kept, and the last of these counts:
     -1.5 and -3 are worse than the first of two, -5 is worse than the second and better than the third."""
-    model = network(0, 0.5)
-    left = {0: {(): Hypothesis(-1.0, 0), (1,): Hypothesis(-4.0, 0), (2,): Hypothesis(-6.0, 0)}}
-    log_probs = torch.tensor([[0.0, -2.0, -0.5, -4.0, -7.0, -8.0]])
-    staying, rows = emit(model, [(0, (1,), Hypothesis(-1.0, 0))], log_probs, left, Rows(*model.predictor.start(1)), beam)
+    left = {(): Hypothesis(-1.0, 0), (1,): Hypothesis(-4.0, 0), (2,): Hypothesis(-6.0, 0)}
+    search, staying = emitted(left, [0.0, -2.0, -0.5, -4.0, -7.0, -8.0], Hypothesis(-1.0, 0), (1,), beam)
     assert set(staying.get(0, ())) == set(kept)
     if kept:
         assert [one.score for one in staying[0].values()] == [-1.5, -3.0, -5.0][: len(kept)]
         assert sorted(one.row for one in staying[0].values()) == list(range(1, 1 + len(kept)))
-        assert len(rows.predicted) == 1 + len(kept)
+        assert len(search.rows.predicted) == 1 + len(kept)
 
 
 def test_fewer_than_a_beam_keep_everything():
-    model = network(0, 0.5)
-    left = {0: {(): Hypothesis(-1.0, 0)}}
-    ends = [(0, (), Hypothesis(-50.0, 0))]
-    log_probs = torch.tensor([[0.0, -20.0, -30.0, -40.0, -70.0, -80.0]])
-    staying, _ = emit(model, ends, log_probs, left, Rows(*model.predictor.start(1)), 2)
+    log_probs = [0.0, -20.0, -30.0, -40.0, -70.0, -80.0]
+    _, staying = emitted({(): Hypothesis(-1.0, 0)}, log_probs, Hypothesis(-50.0, 0), (), 2)
     assert {labels: one.score for labels, one in staying[0].items()} == {(1,): -70.0, (2,): -80.0}
 
 
@@ -110,15 +108,18 @@ def test_the_best_of_some():
 @torch.no_grad()
 def test_frames_in_which_the_bound_was_reached_are_counted():
     model = network(0, 0.5, classes=3)
-    rows = Rows(*model.predictor.start(1))
     encoded = torch.randn(1, model.encoder.dim)
-    found, _ = one_frame(model, encoded, {0: {(): Hypothesis(0.0, 0, 5)}}, rows, 100, 2)
-    assert {labels: one.capped for labels, one in found[0].items()} == {
+
+    def left_by(kept: dict, max_symbols: int):
+        left = {0: {}}
+        Search(model, 100, max_symbols, [5]).one_frame(encoded, 0, {0: kept}, left)
+        return left[0][1]
+
+    assert {labels: one.capped for labels, one in left_by({(): Hypothesis(0.0, 0, 5)}, 2).items()} == {
         labels: 5 + (len(labels) == 2) for length in range(3) for labels in itertools.product((1, 2), repeat=length)
     }
     for score, capped in ((-90.0, 6), (90.0, 8)):  # of two ways to the same labels the likelier one tells
-        kept = {0: {(): Hypothesis(0.0, 0, 5), (1,): Hypothesis(score, 0, 8)}}
-        assert one_frame(model, encoded, kept, rows, 100, 1)[0][0][(1,)].capped == capped
+        assert left_by({(): Hypothesis(0.0, 0, 5), (1,): Hypothesis(score, 0, 8)}, 1)[(1,)].capped == capped
     seen = [
         beam_search(network(seed, 0.5, scale=8.0), torch.randn(3, 24, 12), torch.tensor([24, 10, 1]), 3, 1) for seed in range(9)
     ]

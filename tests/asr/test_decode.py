@@ -78,6 +78,15 @@ def test_only_blank_emits_nothing_and_never_advances_the_predictor(monkeypatch):
     assert len(steps) == 1, "the start symbol alone"
 
 
+@torch.no_grad()
+def test_the_joint_is_asked_once_a_label_and_once_a_blank():
+    model = network(2, 0.5)
+    found = greedy(model, torch.randn(4, 24, 12), torch.tensor([24, 10, 1, 13]), 3)
+    assert found.frames == [12, 5, 0, 6] and sum(found.capped) and min(map(len, found[:2]))
+    expected = [frames + len(labels) - full for labels, frames, full in zip(found, found.frames, found.capped, strict=True)]
+    assert found.steps == expected, "after as many labels as a frame may have, its blank is not asked for"
+
+
 def test_an_utterance_shorter_than_a_frame_is_empty():
     assert greedy(network(0, 0.0, "gru"), torch.randn(2, 4, 12), torch.tensor([1, 4]))[0] == []
 

@@ -130,7 +130,7 @@ def hearing(monkeypatch, heard: str, *texts: str, **options):
     )
 
     def said(model, features, *_):
-        return Decoded([tokenizer.encode(heard)] * len(features), [0] * len(features))
+        return Decoded([tokenizer.encode(heard)] * len(features), *([0] * len(features) for _ in range(3)))
 
     monkeypatch.setattr(evaluating, "search", said)
     return evaluate(model, examples, tokenizer.decode, DecodingOptions(**{"batch_size": 2, **options}))
@@ -177,9 +177,22 @@ def test_the_shares_of_processes_are_the_whole(monkeypatch):
     prepare = make_preparation(Run(recipe, tokenizer, {}), model, make_features(recipe.features))
     examples = EvaluationExamples(Spoken(*texts), prepare, BadDataLog())
     own = [evaluate(model, examples, tokenizer.decode, DecodingOptions(batch_size=1), (rank, 3)) for rank in range(3)]
-    assert sum(each.errors.utterances for each in own) == sum(len(each.capped) for each in own) == 5 and len(parts) == 15
+    assert sum(each.errors.utterances for each in own) == sum(len(each.capped) for each in own) == 5 and len(parts) == 21
     assert sum(each.losses.get("labels", 0) for each in own) == whole.losses["labels"]
     assert sum(len(each.without_loss) for each in own) == 1
+    assert all(len(each.steps) == len(each.frames) == len(each.capped) for each in own)
+
+
+def test_what_decoding_took(recordings):
+    model, examples, tokenizer = model_and_examples(recordings)
+    found = evaluate(model, examples, tokenizer.decode, DecodingOptions(max_symbols=3, batch_size=3))
+    frames = sorted(model.encoder.output_length(len(example.features)) for example in examples.examples)
+    assert sorted(found.frames) == frames and len(found.steps) == 7
+    assert all(steps >= length for steps, length in zip(found.steps, found.frames, strict=True)), "a node a frame at least"
+    plain = found.to_plain()
+    assert (plain["joint_steps"], plain["encoder_frames"]) == (sum(found.steps), sum(frames))
+    ratio = f"{plain['joint_steps'] / plain['encoder_frames']:.2f}"
+    assert found.work() == f"{plain['joint_steps']} joint steps in {plain['encoder_frames']} encoder frames ({ratio} a frame)"
 
 
 def test_nothing_usable_is_an_error(recordings):

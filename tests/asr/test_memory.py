@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
 from samplewise.asr import memory
-from samplewise.asr.memory import LossStep, describe, measure
+from samplewise.asr.memory import LossStep, describe, measure, run
 
 STEP = LossStep(
     encoder_lengths=[100, 80, 90, 70],
@@ -33,6 +34,17 @@ def test_the_loss_takes_less_than_one_copy_of_the_logits_and_the_batched_way_mor
     assert 0 < found["peak_bytes"] < STEP.logits_bytes < found["batched_peak_bytes"], found
     line = describe(found)
     assert "25.0 MiB" in line and "(4, 100, 41, 400)" in line and "fresh process" in line
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
+@pytest.mark.parametrize(
+    ("key", "rows"), [('tdt {"durations": [0, 1, 2]}', 403), ('multi_blank {"classes": [398, 399], "durations": [2, 4]}', 400)]
+)
+def test_rows_beside_those_of_labels_are_counted(key, rows):
+    step = replace(STEP, topology=key, method="tiled")
+    assert step.outputs == rows and step.logits_bytes == 4 * 100 * 41 * rows * 4
+    peak, how = run(step)
+    assert peak is not None and 0 < peak < step.logits_bytes and "fresh process" in how
 
 
 @pytest.mark.parametrize("command", ["false", "true", "echo", "no such command"])

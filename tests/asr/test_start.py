@@ -32,6 +32,12 @@ MUST = [  # change of the recipe, what is said, and whether it concerns the enco
     ({"joiner__dim": 8}, "joiner.dim: 16 there, 8 here", False),
     ({"tokenizer": WORDS}, "tokenizer.kind: 'characters' there, 'words' here", False),
     ({"tokenizer__lowercase": False}, "tokenizer.lowercase: True there, False here", False),
+    ({"loss": {"topology": "hat"}}, "loss.topology: 'regular' there, 'hat' here", False),
+    (
+        {"joiner": {"dim": 16, "blank_head": True}, "loss": {"topology": "hat"}},
+        "joiner.blank_head: False there, True here",
+        False,
+    ),
     ({"ctc": {"weight": 0.0}}, "ctc.weight: 0.3 there, 0.0 here, and with 0 there is no CTC head", False),
 ]
 

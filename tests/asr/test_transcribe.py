@@ -76,7 +76,7 @@ def test_a_file_that_is_too_long_for_the_memory_stops_nothing(recogniser, tmp_pa
         searched.append(features)
         if len(searched) == 1:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return Decoded([[]], [2])
+        return Decoded([[]], [2], [0], [0])
 
     monkeypatch.setattr("samplewise.asr.transcribe.search", search)
     first, second = (found for _, found in transcribe(recogniser, [tmp_path / "a.wav"] * 2, say=said))

@@ -1,7 +1,9 @@
-"""Beam search over label sequences, frame by frame.
+"""Beam search over label sequences, frame by frame, for every topology.
 
 Time-synchronous decoding of transducers (Saon, Tüske, Audhkhasi, ICASSP 2020, section 2.2): a label sequence's score is the
 sum over its alignments that the search has seen, so a label whose frame is uncertain counts with the mass of all its frames.
+Where symbols go on several frames (big blanks, arXiv 2211.03541; TDT, arXiv 2304.06795), sequences wait at the frames that
+they have reached, and equal ones at one frame are merged.
 """
 
 from __future__ import annotations
@@ -15,18 +17,23 @@ from torch import Tensor
 
 from samplewise.asr.model import Transducer
 from samplewise.asr.predictor import State
-from samplewise.asr.tokenizer import BLANK
 
 Labels = tuple[int, ...]
 
 
 class Decoded(list[list[int]]):
-    """The labels of each utterance, and in `capped` in how many of its frames as many were emitted as one frame may: where the
-    bound was reached, more may have been said."""
+    """The labels of each utterance, and beside them, of each:
 
-    def __init__(self, labels: Iterable[list[int]], capped: list[int]):
+    Attributes:
+        capped: in how many of its frames as many labels were emitted as one frame may: where the bound was reached, more may
+            have been said.
+        steps: how often the joint was asked for it.
+        frames: encoder frames.
+    """
+
+    def __init__(self, labels: Iterable[list[int]], capped: list[int], steps: list[int], frames: list[int]):
         super().__init__(labels)
-        self.capped = capped
+        self.capped, self.steps, self.frames = capped, steps, frames
 
 
 class Hypothesis(NamedTuple):
@@ -39,6 +46,8 @@ class Hypothesis(NamedTuple):
 
 
 Beam = dict[Labels, Hypothesis]
+Waiting = dict[int, Beam]  # by the frame that they have reached, or the number of frames to it
+Ends = list[tuple[int, Labels, Hypothesis]]  # of utterances, at one frame
 
 
 class Rows(NamedTuple):
@@ -72,82 +81,155 @@ def beam_search(model: Transducer, features: Tensor, lengths: Tensor, beam: int,
     """
     encoder_out, encoder_lengths = model.encoder(features, lengths)  # (B, T, E)
     last = encoder_lengths.tolist()
-    rows = Rows(*model.predictor.start(len(last)))
-    kept: list[Beam] = [{(): Hypothesis(0.0, row)} for row in range(len(last))]
-    for frame in range(max(last, default=0)):
-        active = [utterance for utterance, length in enumerate(last) if frame < length]
-        found, rows = one_frame(model, encoder_out[:, frame], {b: kept[b] for b in active}, rows, beam, max_symbols)
-        for utterance, hypotheses in found.items():
-            kept[utterance] = best(hypotheses, beam)
-        rows = renumber(kept, rows)
-    likeliest = [next(iter(best(hypotheses, 1).items())) for hypotheses in kept]
-    return Decoded([list(labels) for labels, _ in likeliest], [one.capped for _, one in likeliest])
+    search = Search(model, beam, max_symbols, last)
+    likeliest = [next(iter(best(hypotheses, 1).items())) for hypotheses in search.run(encoder_out)]
+    return Decoded([list(labels) for labels, _ in likeliest], [one.capped for _, one in likeliest], search.steps, last)
 
 
-def one_frame(
-    model: Transducer, encoded: Tensor, kept: dict[int, Beam], rows: Rows, beam: int, max_symbols: int
-) -> tuple[dict[int, Beam], Rows]:
-    """Leave a frame, encoded (B, E), by blank after no labels, after one, ..., after `max_symbols`.
+class Search:
+    """One search through a batch, whose utterances have `last` encoder frames.
 
-    Returns:
-        What left it, by utterance, more than `beam` sequences perhaps; the rows that these stand in.
+    Attributes:
+        steps: how often the joint was asked for each utterance.
     """
-    left: dict[int, Beam] = {utterance: {} for utterance in kept}
-    staying = kept
-    for emitted in range(max_symbols + 1):
-        ends = [(b, labels, one) for b, hypotheses in staying.items() for labels, one in hypotheses.items()]
-        if not ends:
-            break
-        predicted = rows.predicted[torch.tensor([one.row for _, _, one in ends], device=encoded.device)]  # (R, P)
+
+    def __init__(self, model: Transducer, beam: int, max_symbols: int, last: list[int]):
+        self.model, self.moves = model, model.moves
+        self.beam, self.max_symbols, self.last = beam, max_symbols, last
+        self.rows = Rows(*model.predictor.start(len(last)))
+        self.steps = [0] * len(last)
+
+    def run(self, encoder_out: Tensor) -> list[Beam]:
+        """What has reached the end of each utterance, encodings (B, T, E)."""
+        waiting: list[Waiting] = [{0: {(): Hypothesis(0.0, row)}} for row in range(len(self.last))]
+        for frame in range(max(self.last, default=0)):
+            kept = {b: found.pop(frame) for b, found in enumerate(waiting) if frame < self.last[b] and frame in found}
+            if not kept:
+                continue
+            left = {b: {reached - frame: beam for reached, beam in waiting[b].items()} for b in kept}
+            self.one_frame(encoder_out[:, frame], frame, kept, left)
+            for b, found in left.items():
+                waiting[b] = {frame + frames: beam for frames, beam in found.items()}
+                if frame + 1 in waiting[b]:  # no more will come there
+                    waiting[b][frame + 1] = best(waiting[b][frame + 1], self.beam)
+            self.rows = renumber([beam for found in waiting for beam in found.values()], self.rows)
+        return [found[length] for found, length in zip(waiting, self.last, strict=True)]
+
+    def one_frame(self, encoded: Tensor, frame: int, kept: dict[int, Beam], left: dict[int, Waiting]) -> None:
+        """Leave a frame, encoded (B, E), after no labels, after one, ..., after `max_symbols`.
+
+        Args:
+            kept: what is at the frame, by utterance.
+            left: takes what leaves it, by utterance and by how many frames on, perhaps more than `beam` sequences; may hold
+                what has come there from frames before.
+        """
+        staying = kept
+        for emitted in range(self.max_symbols + 1):
+            ends = [(b, labels, one) for b, hypotheses in staying.items() for labels, one in hypotheses.items()]
+            if not ends:
+                break
+            symbols, durations = self.look(encoded, ends)
+            self.leave(frame, ends, symbols, durations, left, capped=emitted == self.max_symbols)
+            if emitted == self.max_symbols:
+                break
+            staying = self.emit(encoded, frame, ends, symbols, durations, left)
+
+    def look(self, encoded: Tensor, ends: Ends) -> tuple[Tensor, list[list[float]]]:
+        """Log-probabilities of the symbols (R, V), and of the durations where there are such, for R ends."""
+        for b, _, _ in ends:
+            self.steps[b] += 1
+        predicted = self.rows.predicted[torch.tensor([one.row for _, _, one in ends], device=encoded.device)]  # (R, P)
         at = torch.tensor([b for b, _, _ in ends], device=encoded.device)
-        logits = model.joiner(encoded[at].unsqueeze(1), predicted.unsqueeze(1)).reshape(len(ends), -1)  # (R, V)
-        log_probs = logits.float().log_softmax(dim=-1)
-        for (b, labels, one), blank in zip(ends, log_probs[:, BLANK].tolist(), strict=True):
-            before = left[b].get(labels)
-            score = one.score + blank
-            leaves = one._replace(score=score, capped=one.capped + (emitted == max_symbols))
-            if before is not None:  # the likelier alignment tells where the bound was reached
-                leaves = max(before, leaves, key=lambda way: way.score)._replace(
-                    score=log_add(before.score, score), row=one.row
-                )
-            left[b][labels] = leaves
-        if emitted == max_symbols:
-            break
-        staying, rows = emit(model, ends, log_probs, left, rows, beam)
-    return left, rows
+        scores = self.model.joiner(encoded[at].unsqueeze(1), predicted.unsqueeze(1)).reshape(len(ends), -1)  # (R, V + extra)
+        symbols, durations = self.model.joiner.log_probs(scores)
+        return symbols, [] if durations is None else durations.tolist()
+
+    def leave(
+        self, frame: int, ends: Ends, symbols: Tensor, durations: list[list[float]], left: dict[int, Waiting], *, capped: bool
+    ) -> None:  # fmt: skip
+        """By blanks, each with every number of frames that it may go on."""
+        for blank, moves in self.moves.blanks.items():
+            of_blank = symbols[:, blank].tolist()
+            for frames, duration in moves:
+                for r, (b, labels, one) in enumerate(ends):
+                    if frame + frames <= self.last[b]:
+                        score = one.score + of_blank[r] + (0.0 if duration is None else durations[r][duration])
+                        arrive(left[b].setdefault(frames, {}), labels, one._replace(score=score, capped=one.capped + capped))
+
+    def emit(
+        self, encoded: Tensor, frame: int, ends: Ends, symbols: Tensor, durations: list[list[float]], left: dict[int, Waiting]
+    ) -> dict[int, Beam]:  # fmt: skip
+        """The best sequences with one more label that stay in the frame; those that go on with it are put where they arrive.
+        All are better than the worst that would be kept without them."""
+        symbols[:, list(self.moves.blanks)] = -math.inf
+        scores, classes = symbols.topk(min(self.beam, symbols.shape[1] - len(self.moves.blanks)), dim=-1)  # (R, K)
+        longer: dict[tuple[int, int], Beam] = {}  # by utterance and frames
+        for r, ((b, labels, one), values, chosen) in enumerate(zip(ends, scores.tolist(), classes.tolist(), strict=True)):
+            for frames, duration in self.moves.labels:
+                if not self.may_land(b, frame + frames):
+                    continue
+                so_far = one.score if duration is None else one.score + durations[r][duration]
+                more = longer.setdefault((b, frames), {})
+                for value, label in zip(values, chosen, strict=True):
+                    extended = (*labels, label)
+                    more[extended] = one._replace(score=so_far + value)
+        for (b, frames), more in longer.items():
+            least = worst(left[b], frames, self.beam)
+            longer[b, frames] = {labels: one for labels, one in best(more, self.beam).items() if one.score > least}
+        penalties = self.advance(encoded, longer)
+        staying: dict[int, Beam] = {}
+        for (b, frames), more in longer.items():
+            if frames == 0:
+                staying[b] = more
+                continue
+            for labels, one in more.items():
+                score = one.score + penalties.get((b, labels), 0.0)
+                arrive(left[b].setdefault(frames, {}), labels, one._replace(score=score))
+        return staying
+
+    def may_land(self, b: int, reached: int) -> bool:
+        """Whether a label may bring an utterance to a frame."""
+        return reached < self.last[b] or (reached == self.last[b] and self.moves.label_ends)
+
+    def advance(self, encoded: Tensor, longer: dict[tuple[int, int], Beam]) -> dict[tuple[int, Labels], float]:
+        """Give all sequences with a new label rows of their own, one to those that differ in frames alone; what the label pays
+        beside its own log-probability, where it pays something."""
+        parents = {(b, labels): one.row for (b, _), more in longer.items() for labels, one in more.items()}
+        if not parents:
+            return {}
+        first = len(self.rows.predicted)
+        added = torch.tensor([labels[-1] for _, labels in parents], device=encoded.device)
+        advanced = self.model.predictor.step(added, self.rows.take(list(parents.values())).state)
+        self.rows = self.rows.extend(Rows(*advanced))
+        row = {key: first + number for number, key in enumerate(parents)}
+        for (b, _), more in longer.items():
+            for labels, one in more.items():
+                more[labels] = one._replace(row=row[b, labels])
+        if not self.moves.ahead:
+            return {}
+        symbols, _ = self.look(encoded, [(b, labels, Hypothesis(0.0, row[b, labels])) for b, labels in parents])
+        return dict(zip(parents, symbols[:, self.model.joiner.blank].tolist(), strict=True))
 
 
-def emit(
-    model: Transducer,
-    ends: list[tuple[int, Labels, Hypothesis]],
-    log_probs: Tensor,
-    left: dict[int, Beam],
-    rows: Rows,
-    beam: int,
-) -> tuple[dict[int, Beam], Rows]:
-    """The best sequences with one more label, of those that are better than the worst that would be kept without them."""
-    log_probs[:, BLANK] = -math.inf
-    scores, classes = log_probs.topk(min(beam, log_probs.shape[1] - 1), dim=-1)  # (R, K)
-    longer: dict[int, Beam] = {}
-    for (b, labels, one), values, chosen in zip(ends, scores.tolist(), classes.tolist(), strict=True):
-        more = longer.setdefault(b, {})
-        for value, label in zip(values, chosen, strict=True):
-            extended = (*labels, label)
-            more[extended] = one._replace(score=one.score + value)
-    staying: dict[int, Beam] = {}
-    for b, more in longer.items():
-        scores_left = sorted((one.score for one in left[b].values()), reverse=True)
-        least = scores_left[beam - 1] if len(scores_left) >= beam else -math.inf
-        staying[b] = {labels: one for labels, one in best(more, beam).items() if one.score > least}
-    flat = [(b, labels, one) for b, hypotheses in staying.items() for labels, one in hypotheses.items()]
-    if not flat:
-        return {}, rows
-    parents = rows.take([one.row for _, _, one in flat])
-    added = torch.tensor([labels[-1] for _, labels, _ in flat], device=log_probs.device)
-    first = len(rows.predicted)
-    for row, (b, labels, one) in enumerate(flat, first):
-        staying[b][labels] = one._replace(row=row)
-    return staying, rows.extend(Rows(*model.predictor.step(added, parents.state)))
+def arrive(there: Beam, labels: Labels, one: Hypothesis) -> None:
+    """One more way to the same labels at the same frame."""
+    before = there.get(labels)
+    if before is not None:  # the likelier alignment tells where the bound was reached
+        likelier = max(before, one, key=lambda way: way.score)
+        one = likelier._replace(score=log_add(before.score, one.score), row=one.row)
+    there[labels] = one
+
+
+def worst(left: Waiting, frames: int, beam: int) -> float:
+    """The score of the last of the `beam` sequences that would be kept so many frames on, of those that have left the frame;
+    for what stays (0) of the best of each, wherever it went. Without limit where there are fewer."""
+    scores: dict[Labels, float] = {}
+    for reached, there in left.items():
+        if frames in (0, reached):
+            for labels, one in there.items():
+                scores[labels] = max(one.score, scores.get(labels, -math.inf))
+    ordered = sorted(scores.values(), reverse=True)
+    return ordered[beam - 1] if len(ordered) >= beam else -math.inf
 
 
 def best(hypotheses: Beam, beam: int) -> Beam:

@@ -93,7 +93,8 @@ class Recogniser:
 
 def make_preparation(run: Run, model: Transducer, features: Features) -> Preparation:
     """The checks and conversions that utterances go through before this model sees them."""
-    return Preparation(features, run.tokenizer, model.encoder.output_length, model.ctc_head is not None)
+    output_length, least_frames = model.encoder.output_length, model.moves.least_frames
+    return Preparation(features, run.tokenizer, output_length, model.ctc_head is not None, least_frames)
 
 
 def load_recogniser(path: str | Path) -> Recogniser:

@@ -21,10 +21,12 @@ def search(model: Transducer, features: Tensor, lengths: Tensor, options: Decodi
 
 @torch.no_grad()
 def greedy(model: Transducer, features: Tensor, lengths: Tensor, max_symbols: int = 5) -> Decoded:
-    """The best label at every node of one path through the lattice, all utterances side by side.
+    """The best symbol at every node of one path through the lattice, all utterances side by side.
 
-    In each encoder frame labels are emitted until blank is the best class, at most `max_symbols` of them. The
-    predictor advances on labels only; blank leaves it where it is.
+    A symbol goes on as many frames as its topology says: a blank one, a big blank its own number, a label none, or one where
+    there is one symbol a frame; with TDT each goes on by its best duration, a blank by one at least. In a frame that a label
+    does not leave there are at most `max_symbols`. The predictor advances on labels only. (The topology "constrained" is
+    searched as "modified": the blank that a label pays is no choice of its own.)
 
     Args:
         model: in evaluation mode.
@@ -36,26 +38,36 @@ def greedy(model: Transducer, features: Tensor, lengths: Tensor, max_symbols: in
         The labels of each utterance.
     """
     encoder_out, encoder_lengths = model.encoder(features, lengths)  # (B, T, E)
-    batch = len(encoder_out)
+    batch, last = len(encoder_out), max(0, encoder_out.shape[1] - 1)
     predicted, state = model.predictor.start(batch)  # (B, P)
     found: list[list[int]] = [[] for _ in range(batch)]
-    capped = [0] * batch
-    for frame in range(int(encoder_lengths.max()) if batch else 0):
-        active = frame < encoder_lengths  # (B,)
-        for emitted in range(1, max_symbols + 1):
-            logits = model.joiner(encoder_out[:, frame : frame + 1], predicted.unsqueeze(1))  # (B, 1, 1, V)
-            best = logits.reshape(batch, -1).argmax(dim=-1)  # (B,)
-            active = active & (best != BLANK)
-            chosen = active.nonzero().squeeze(1).tolist()
-            if not chosen:
-                break
-            for utterance in chosen:
-                found[utterance].append(int(best[utterance]))
-                capped[utterance] += emitted == max_symbols
-            advanced, after = model.predictor.step(best, state)
-            predicted = torch.where(active[:, None], advanced, predicted)
-            state = choose(active, after, state)
-    return Decoded(found, capped)
+    capped, steps = [0] * batch, [0] * batch
+    every = torch.arange(batch, device=encoder_out.device)
+    frame, emitted = torch.zeros_like(encoder_lengths), torch.zeros_like(encoder_lengths)  # where each stands; labels in it
+    while (active := frame < encoder_lengths).any():  # (B,)
+        here = encoder_out[every, frame.clamp(max=last)]  # (B, E)
+        scores = model.joiner(here.unsqueeze(1), predicted.unsqueeze(1))  # (B, 1, 1, V + extra)
+        symbols, durations = model.joiner.log_probs(scores.reshape(batch, -1), normalise=False)
+        best = symbols.argmax(dim=-1)  # (B,)
+        frames = model.moves.frames(best, None if durations is None else durations.argmax(dim=-1))
+        labelled = active & ~model.moves.are_blanks(best)
+        emitted = emitted + labelled
+        full = labelled & (frames == 0) & (emitted == max_symbols)
+        frames = torch.where(full, 1, frames)
+        emitted = torch.where(frames > 0, 0, emitted)
+        frame = frame + frames * active
+        for utterance in active.nonzero().squeeze(1).tolist():
+            steps[utterance] += 1
+        chosen = labelled.nonzero().squeeze(1).tolist()
+        if not chosen:
+            continue
+        for utterance in chosen:
+            found[utterance].append(int(best[utterance]))
+            capped[utterance] += int(full[utterance])
+        advanced, after = model.predictor.step(best.masked_fill(~labelled, BLANK), state)
+        predicted = torch.where(labelled[:, None], advanced, predicted)
+        state = choose(labelled, after, state)
+    return Decoded(found, capped, steps, encoder_lengths.tolist())
 
 
 def choose(active: Tensor, after: State, before: State) -> State:

@@ -84,6 +84,7 @@ class Evaluation:
         normalisation: what was done to the texts before.
         capped: frames in which `decoding.max_symbols` labels were emitted, of each utterance: more may have been said there.
         max_symbols: that key.
+        steps, frames: how often the joint was asked in decoding, and encoder frames, of each utterance.
     """
 
     errors: Errors
@@ -95,6 +96,8 @@ class Evaluation:
     seconds: float
     capped: list[int] = field(default_factory=list)
     max_symbols: int = 0
+    steps: list[int] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
 
     @property
     def nats_per_label(self) -> float | None:
@@ -109,6 +112,8 @@ class Evaluation:
             "nats_per_label": self.nats_per_label,
             "without_loss": dict(Counter(problem.reason for problem in self.without_loss)),
             "max_symbols_reached": capped,
+            "joint_steps": sum(self.steps),
+            "encoder_frames": sum(self.frames),
             "by_speaker": {name: errors.to_plain() for name, errors in self.by_speaker.items()},
         }
 
@@ -125,6 +130,12 @@ class Evaluation:
         """In a few words."""
         nats = self.nats_per_label
         return "none of the utterances has one" if nats is None else f"{nats:.4f} nats per label (transducer)"
+
+    def work(self) -> str:
+        """What decoding took, in a few words."""
+        steps, frames = sum(self.steps), sum(self.frames)
+        a_frame = f" ({steps / frames:.2f} a frame)" if frames else ""
+        return f"{steps} joint steps in {frames} encoder frames{a_frame}"
 
     def notes(self) -> list[str]:
         """What has to be said beside the numbers; nothing where all is as usual."""
@@ -191,6 +202,8 @@ def evaluate(
     losses: dict[str, float] = {}
     without_loss: list[BadData] = []
     capped: list[int] = []
+    steps: list[int] = []
+    frames: list[int] = []
     own = in_batches(examples.examples, options.batch_size)[share[0] :: share[1]]
     for examples_of_batch in own if share[0] else bar(own, "evaluating"):
         batch = on_device(collate(examples_of_batch), next(model.parameters()).device)
@@ -198,12 +211,15 @@ def evaluate(
         without_loss += [problem for problem in batch["without_loss"] if problem is not None]
         found = search(model, batch["features"], batch["feature_lengths"], options)
         capped += found.capped
+        steps += found.steps
+        frames += found.frames
         hypotheses = [form(decode(labels)) for labels in found]
         texts += zip(batch["keys"], map(form, batch["texts"]), hypotheses, strict=True)
         speakers += batch["speakers"]
     model.train(training)
     if share[1] > 1:
-        texts, speakers, without_loss, capped = (gather_object(each) for each in (texts, speakers, without_loss, capped))
+        texts, speakers, without_loss = (gather_object(each) for each in (texts, speakers, without_loss))
+        capped, steps, frames = (gather_object(each) for each in (capped, steps, frames))
         others = gather_object([losses])
         losses = {}
         for each in others:
@@ -220,6 +236,8 @@ def evaluate(
         time.monotonic() - started,
         capped,
         options.max_symbols,
+        steps,
+        frames,
     )
 
 

@@ -43,20 +43,27 @@ class Example:
     without_loss: BadData | None = None
 
 
+def a_single_one(labels: int) -> int:
+    """The frames that any number of labels fit into, where a frame may have many."""
+    return 1
+
+
 @dataclass(frozen=True)
 class Preparation:
     """Turns utterances into examples to learn from, or to score; raises BadDataError for those that cannot be used so.
 
     Attributes:
         output_length: the encoder's own formula, from feature frames to encoder frames.
-        needs_ctc_path: labels must fit into the encoder frames, repeated ones with a blank between (CTC); a transducer
-            alone needs a single frame.
+        needs_ctc_path: labels must fit into the encoder frames, repeated ones with a blank between (CTC).
+        least_frames: the fewest encoder frames that so many labels fit into by the transducer's own topology; the regular one
+            needs a single frame.
     """
 
     features: Features
     tokenizer: Tokenizer
     output_length: Callable[[int], int]
     needs_ctc_path: bool
+    least_frames: Callable[[int], int] = a_single_one
 
     def __call__(self, utterance: Utterance) -> Example:
         """To learn from: with a text that is in the vocabulary and fits into its frames."""
@@ -91,7 +98,7 @@ class Preparation:
     def _check_frames(self, utterance: Utterance, features: torch.Tensor, targets: Sequence[int]) -> None:
         frames = self.output_length(len(features))
         repeats = sum(a == b for a, b in pairwise(targets))
-        needed = max(1, len(targets) + repeats if self.needs_ctc_path else 1)
+        needed = max(self.least_frames(len(targets)), len(targets) + repeats if self.needs_ctc_path else 1)
         if frames < needed:
             detail = f"{frames} encoder frames for {len(targets)} labels, at least {needed} needed"
             raise BadDataError(utterance.key, "too few frames", detail)

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from samplewise import Joiner, sample_vocabulary
+from samplewise.topology import named
 
 FLOAT_BYTES = 4
 TIMEOUT = 300  # seconds
@@ -31,7 +32,8 @@ COPIES, SMALL = 6, 2 * 2**30  # of logits and encodings in the batched method; b
 
 @dataclass(frozen=True)
 class LossStep:
-    """The shapes and options of one call of `Joiner.loss`; `sampling` is size and scope of sampled classes, if any are."""
+    """The shapes and options of one call of `Joiner.loss`; `sampling` is size and scope of sampled classes, if any are, and
+    `topology` the key of one, whose blanks are beside blank 0."""
 
     encoder_lengths: list[int]
     target_lengths: list[int]
@@ -43,6 +45,13 @@ class LossStep:
     method: str
     memory_budget: int | str | None
     sampling: tuple[int, str] | None = None
+    topology: str = "regular"
+    blank_head: bool = False
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the output layer."""
+        return self.vocab_size + named(self.topology).extra
 
     @property
     def padded_nodes(self) -> int:
@@ -52,7 +61,7 @@ class LossStep:
     @property
     def logits_bytes(self) -> int:
         """Bytes of one float32 copy of the logits (B, T, U+1, V); ordinary implementations keep one to four."""
-        return self.padded_nodes * self.vocab_size * FLOAT_BYTES
+        return self.padded_nodes * self.outputs * FLOAT_BYTES
 
     @property
     def joint_bytes(self) -> int:
@@ -75,7 +84,7 @@ def measure(step: LossStep) -> dict[str, Any]:
         "peak_bytes": peak,
         "measured_as": how,
         "batched_peak_bytes": batched,
-        "logits_shape": [len(step.encoder_lengths), max(step.encoder_lengths), max(step.target_lengths) + 1, step.vocab_size],
+        "logits_shape": [len(step.encoder_lengths), max(step.encoder_lengths), max(step.target_lengths) + 1, step.outputs],
         "logits_bytes": step.logits_bytes,
         "joint_bytes": step.joint_bytes,
     }
@@ -116,9 +125,10 @@ def mebibytes(size: int) -> str:
 def main(text: str) -> None:
     step = LossStep(**json.loads(text))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    joiner = Joiner(step.encoder_dim, step.predictor_dim, step.joint_dim, step.vocab_size, activation=step.activation).to(
-        device
-    )
+    joiner = Joiner(
+        step.encoder_dim, step.predictor_dim, step.joint_dim, step.vocab_size, activation=step.activation,
+        topology=named(step.topology), blank_head=step.blank_head,
+    ).to(device)  # fmt: skip
     for lengths in (([4, 3], [2, 1]), (step.encoder_lengths, step.target_lengths)):
         joiner.zero_grad(set_to_none=True)
         inputs = random_inputs(step, *lengths, device=device)
@@ -128,7 +138,7 @@ def main(text: str) -> None:
             size, scope = step.sampling
             vocabulary = sample_vocabulary(inputs[2], inputs[4], step.vocab_size, size, blank=0, scope=scope)
         loss = joiner.loss(
-            *inputs, blank=0, reduction="mean", method=step.method, memory_budget=step.memory_budget, vocabulary=vocabulary
+            *inputs, reduction="mean", method=step.method, memory_budget=step.memory_budget, vocabulary=vocabulary
         )
         loss.backward()
         peak, how = end(device)
@@ -140,7 +150,8 @@ def random_inputs(step: LossStep, frames: list[int], labels: list[int], device: 
     batch = len(frames)
     encoder_out = torch.randn(batch, max(frames), step.encoder_dim, device=device, requires_grad=True)
     predictor_out = torch.randn(batch, max(labels) + 1, step.predictor_dim, device=device, requires_grad=True)
-    targets = torch.randint(1, step.vocab_size, (batch, max(labels)), device=device)
+    spoken = sorted(set(range(step.vocab_size)).difference(named(step.topology).blanks(0)))
+    targets = torch.tensor(spoken, device=device)[torch.randint(len(spoken), (batch, max(labels)), device=device)]
     lengths = [torch.tensor(numbers, device=device) for numbers in (frames, labels)]
     return [encoder_out, predictor_out, targets, *lengths]
 

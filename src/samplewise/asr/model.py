@@ -13,6 +13,7 @@ from samplewise.asr.augment import SpecAugment
 from samplewise.asr.conformer import ConformerEncoder
 from samplewise.asr.encoder import Encoder
 from samplewise.asr.errors import UserError
+from samplewise.asr.moves import moves_of
 from samplewise.asr.predictor import make_predictor
 from samplewise.asr.recipe import LSTMOptions, Recipe
 from samplewise.asr.tokenizer import BLANK
@@ -88,6 +89,7 @@ class Transducer(nn.Module):
 
     Attributes:
         class_counts: how often each class (V,) occurs in the training texts; needed to sample by it.
+        moves: how its symbols go through the lattice, for the searches.
     """
 
     class_counts: Tensor | None
@@ -101,8 +103,17 @@ class Transducer(nn.Module):
         self.ctc = recipe.ctc
         self.encoder: Encoder = ENCODERS[recipe.encoder.kind](dim, recipe.encoder)
         self.predictor = make_predictor(vocab_size, recipe.predictor)
+        topology = recipe.loss.structure(vocab_size)
+        self.moves = moves_of(topology, BLANK)
         self.joiner = Joiner(
-            self.encoder.dim, self.predictor.dim, recipe.joiner.dim, vocab_size, activation=recipe.joiner.activation
+            self.encoder.dim,
+            self.predictor.dim,
+            recipe.joiner.dim,
+            vocab_size + len(recipe.loss.big_blanks),
+            activation=recipe.joiner.activation,
+            topology=topology,
+            blank=BLANK,
+            blank_head=recipe.joiner.blank_head,
         )
         self.ctc_head = nn.Linear(self.encoder.dim, vocab_size) if recipe.ctc.weight > 0 else None
         if self.ctc.layers and max(self.ctc.layers) >= self.encoder.depth:
@@ -144,7 +155,6 @@ class Transducer(nn.Module):
             targets,
             encoder_lengths,
             target_lengths,
-            blank=BLANK,
             reduction="mean",
             method=self.options.method,
             memory_budget=self.options.memory_budget,

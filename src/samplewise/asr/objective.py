@@ -1,7 +1,8 @@
-"""What a recipe minimises: the transducer loss, full or over sampled classes, and auxiliary CTC losses.
+"""What a recipe minimises: the transducer loss of a topology, full or over sampled classes, and auxiliary CTC losses.
 
-Sampled softmax for transducers, its form for minibatches, and sampling by a CTC head: arXiv 2203.16868. CTC losses of
-intermediate encoder layers: arXiv 2102.03216.
+Token-and-duration transducers: arXiv 2304.06795; big blanks: arXiv 2211.03541; HAT: arXiv 2003.07705. Sampled softmax for
+transducers, its form for minibatches, and sampling by a CTC head: arXiv 2203.16868. CTC losses of intermediate encoder layers:
+arXiv 2102.03216.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from samplewise import topology as topologies
 from samplewise.asr.typed import Count, Options, Range, Share, Weight
 from samplewise.errors import TransducerError
 from samplewise.plan.budget import parse_budget
+from samplewise.topology import Topology
+
+DURATIONS = {"tdt": (0, 1, 2, 3, 4), "multi_blank": (2, 4, 8)}  # the defaults: those of the papers' recipes
 
 
 @dataclass(frozen=True)
@@ -26,17 +31,51 @@ class LossOptions(Options):
         method: see `samplewise.transducer_loss`.
         memory_budget: workspace of the joint and the loss, bytes or text such as 64MiB; null leaves the choice to it.
         fastemit_lambda: weight of FastEmit; it makes labels come earlier, which matters to an encoder that streams.
+        topology: what arcs leave a node of the lattice, and over which softmaxes; see `samplewise.topology`.
+        durations: tdt: frames that a token may go on; null: 0 to 4.
+        big_blank_durations: multi_blank: frames of each big blank; null: 2, 4 and 8. Each is a class beside the tokenizer's.
+        sigma: tdt, multi_blank: taken from every token's log-probability in training ("logit under-normalisation"), so that
+            long durations get a chance.
     """
 
     method: Literal["auto", "guided", "tiled", "samplewise", "batched"] = "auto"
     memory_budget: Annotated[int, Range(1, 1 << 50)] | str | None = None
     fastemit_lambda: Weight = 0.0
+    topology: Literal["regular", "modified", "constrained", "hat", "multi_blank", "tdt"] = "regular"
+    durations: tuple[Annotated[int, Range(0, 1000)], ...] | None = None
+    big_blank_durations: tuple[Annotated[int, Range(2, 1000)], ...] | None = None
+    sigma: Weight = 0.0
 
     def conflicts(self) -> Iterator[str]:
         try:
             parse_budget(self.memory_budget)
         except TransducerError as error:
             yield str(error)
+        for name, owner in (("durations", "tdt"), ("big_blank_durations", "multi_blank")):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            if self.topology != owner:
+                yield f"{name} is a key of topology {owner}, this one is {self.topology}"
+            elif not given or len(set(given)) < len(given):
+                yield f"{name} must be different numbers, one or more, got {list(given)}"
+        if self.topology == "tdt" and self.durations and 1 not in self.durations:
+            yield f"durations must have 1 among them, got {list(self.durations)}: no path would end on some numbers of frames"
+        if self.sigma and self.topology not in DURATIONS:
+            yield f"sigma is a key of topologies {' and '.join(DURATIONS)}, this one is {self.topology}"
+
+    @property
+    def big_blanks(self) -> tuple[int, ...]:
+        """The frames of each class that the output layer has beside those of the tokenizer."""
+        return (self.big_blank_durations or DURATIONS["multi_blank"]) if self.topology == "multi_blank" else ()
+
+    def structure(self, classes: int) -> Topology:
+        """The topology of a model whose tokenizer has so many classes; those of big blanks follow them."""
+        if self.topology == "tdt":
+            return topologies.tdt(self.durations or DURATIONS["tdt"], self.sigma)
+        if self.topology == "multi_blank":
+            return topologies.multi_blank(self.big_blanks, range(classes, classes + len(self.big_blanks)), self.sigma)
+        return topologies.named(self.topology)
 
 
 @dataclass(frozen=True)

@@ -218,10 +218,15 @@ class LSTMOptions(Options):
 
 @dataclass(frozen=True)
 class JoinerOptions(Options):
-    """Width and activation of the joint encoding."""
+    """Width and activation of the joint encoding.
+
+    Attributes:
+        blank_head: topology hat: the blank has an output layer of its own, as in NeMo and WeNet.
+    """
 
     dim: Size = 128
     activation: Literal[ACTIVATION_NAMES] = "tanh"  # type: ignore[valid-type]
+    blank_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -315,6 +320,10 @@ class Recipe(Options):
                 f"data of kind {self.data.kind} do not go with features of kind {self.features.kind}: "
                 "feature_files and stored belong together"
             )
+        if self.sampling is not None and self.loss.topology == "multi_blank":
+            yield "sampling does not go with loss.topology multi_blank, whose big blanks are no classes of the tokenizer"
+        if self.joiner.blank_head and self.loss.topology != "hat":
+            yield f"joiner.blank_head goes with loss.topology hat alone, this one is {self.loss.topology}"
         if self.sampling is not None and self.sampling.negatives == "ctc" and self.ctc.weight == 0:
             yield "sampling.negatives is ctc, but with ctc.weight 0 there is no CTC head to sample by"
         if (

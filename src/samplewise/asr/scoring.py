@@ -81,11 +81,12 @@ def find_corpus(recogniser: Recogniser, corpus: str, data: str | None, split: st
 
 
 def lines(evaluation: Evaluation, texts: bool) -> list[str]:
-    """The result as text: wrong utterances if wanted, speakers, the loss, what has to be said beside it, and the errors."""
+    """The result as text: wrong utterances if wanted, speakers, the loss, what decoding took, what has to be said beside it,
+    and the errors."""
     found = []
     for key, reference, hypothesis in evaluation.texts if texts else ():
         if reference != hypothesis:
             found += [key, f"  said:  {reference}", f"  heard: {hypothesis}"]
     found += [f"{name}: {errors}" for name, errors in evaluation.by_speaker.items()]
-    found.append(f"loss: {evaluation.loss()}")
+    found += [f"loss: {evaluation.loss()}", f"decoding: {evaluation.work()}"]
     return [*found, *evaluation.notes(), str(evaluation.errors)]

@@ -13,6 +13,7 @@ from samplewise.asr.typed import differing
 
 MUST = {"encoder": ("features", "encoder"), "model": ("features", "encoder", "predictor", "joiner", "tokenizer")}
 MAY = ("data", "augment", "loss", "ctc", "sampling")
+MEANT = ("loss.topology", "loss.durations", "loss.big_blank_durations")  # what the output layer's rows stand for
 FREE = ("encoder.dropout", "predictor.dropout")  # no weight depends on them
 PLACES = ("data.root", "data.train", "data.valid", "data.test")  # other data are what one starts from a model for
 
@@ -57,6 +58,8 @@ def compared(before: Recipe, recipe: Recipe, part: str) -> tuple[list[str], list
     apart = [line(*found) for group in MUST[part] for found in keys(old, new, group) if found[0] not in FREE]
     if part == "model" and (before.ctc.weight > 0) != (recipe.ctc.weight > 0):
         apart.append(line("ctc.weight", before.ctc.weight, recipe.ctc.weight) + ", and with 0 there is no CTC head")
+    if part == "model":
+        apart += [line(*found) for found in keys(old, new, "loss") if found[0] in MEANT]
     other = [(group, found) for group in (*MAY, *MUST["model"]) for found in keys(old, new, group)]
     told = [line(*found) for group, found in other if found[0] in FREE or (group not in MUST[part] and not place(found[0]))]
     return apart, told

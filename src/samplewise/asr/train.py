@@ -219,11 +219,13 @@ def loss_step(trainer: TransducerTrainer, model: Transducer) -> LossStep:
         encoder_dim=model.encoder.dim,
         predictor_dim=model.predictor.dim,
         joint_dim=recipe.joiner.dim,
-        vocab_size=model.predictor.embedding.num_embeddings,
+        vocab_size=model.vocab_size + len(recipe.loss.big_blanks),
         activation=recipe.joiner.activation,
         method=recipe.loss.method,
         memory_budget=recipe.loss.memory_budget,
         sampling=None if recipe.sampling is None else (recipe.sampling.size, recipe.sampling.scope),
+        topology=model.joiner.topology.key,
+        blank_head=recipe.joiner.blank_head,
     )
 
 
@@ -237,6 +239,7 @@ def summary(results: dict[str, Any], evaluation: Evaluation | None, bad: BadData
     if evaluation is not None:
         lines.append(f"test loss: {evaluation.loss()}")
         lines.append(f"test {evaluation.errors}")
+        lines.append(f"test decoding: {evaluation.work()}")
         lines += evaluation.notes()
     if results["memory"] is not None:
         lines.append(describe(results["memory"]))
