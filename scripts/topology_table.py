@@ -36,7 +36,7 @@ KINDS = (
     topology.tdt((0, 1, 2), sigma=0.05),
 )  # fmt: skip
 METHODS = ("batched", "samplewise", "tiled", "guided")
-BACKENDS = ("eager", "numba")
+BACKENDS = ("eager", "numba", "triton")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 FRAMES, LABELS = [5, 1, 4, 2], [3, 0, 2, 3]
 VOCAB, DIM, SEED, DROPOUT = 6, 5, 9, 0.3

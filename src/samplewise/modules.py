@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from samplewise import checks
@@ -15,7 +16,7 @@ from samplewise.vocabulary import SampledVocabulary
 
 
 class TransducerLoss(nn.Module):
-    """`transducer_loss` with its options fixed; see there for shapes, reductions and errors.
+    """`transducer_loss` with its options fixed; see there for shapes, reductions and errors. Dropout is for training mode.
 
     >>> import torch, samplewise
     >>> loss = samplewise.TransducerLoss(blank=0, reduction="sum", on_nonfinite="raise")
@@ -27,7 +28,8 @@ class TransducerLoss(nn.Module):
     def __init__(
         self, *, blank: int = 0, activation: str = "tanh", reduction: str = "mean", method: str = "auto",
         memory_budget: int | str | None = None, tolerance: float | None = None, fastemit_lambda: float = 0.0,
-        on_nonfinite: str = "keep", topology: Topology | str = "regular",
+        on_nonfinite: str = "keep", topology: Topology | str = "regular", delay_penalty: float = 0.0, dropout: float = 0.0,
+        clamp: float = -1.0,
     ) -> None:  # fmt: skip
         super().__init__()
         checks.check_activation(activation)
@@ -38,25 +40,29 @@ class TransducerLoss(nn.Module):
         checks.check_tolerance(tolerance)
         checks.check_whole("blank", blank)
         checks.check_topology(topology)
+        checks.check_finite("delay_penalty", delay_penalty)
+        checks.check_number("clamp", clamp)
+        self.dropout = checks.check_dropout(dropout)
         parse_budget(memory_budget)
         self.options: dict[str, Any] = {
             "blank": blank, "activation": activation, "reduction": reduction, "method": method,
             "memory_budget": memory_budget, "tolerance": tolerance, "fastemit_lambda": fastemit_lambda,
-            "on_nonfinite": on_nonfinite, "topology": topology,
+            "on_nonfinite": on_nonfinite, "topology": topology, "delay_penalty": delay_penalty, "clamp": clamp,
         }  # fmt: skip
 
     def forward(
         self, encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
-        encoder_lengths: Tensor, target_lengths: Tensor, vocabulary: SampledVocabulary | None = None,
+        encoder_lengths: Tensor, target_lengths: Tensor, vocabulary: SampledVocabulary | None = None, *,
+        alignment: Tensor | None = None, dropout_seed: int | None = None,
     ) -> Tensor:  # fmt: skip
         return transducer_loss(
             encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, vocabulary=vocabulary,
-            **self.options,
+            alignment=alignment, dropout=self.dropout if self.training else 0.0, dropout_seed=dropout_seed, **self.options,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
         shown = {name: str(value) if isinstance(value, Topology) else repr(value) for name, value in self.options.items()}
-        return ", ".join(f"{name}={value}" for name, value in shown.items())
+        return ", ".join(f"{name}={value}" for name, value in (shown | {"dropout": self.dropout}).items())
 
 
 class Joiner(nn.Module):
@@ -74,7 +80,8 @@ class Joiner(nn.Module):
         blank: class of the blank, -V..V-1.
         blank_head: of topology "hat" alone: the blank's score comes from a linear layer (D, 1) of its own, `blank_output`, and
             `output` has the V - 1 labels. NeMo's HATJoint and WeNet's hat_joint put a tanh before the blank's layer, whatever
-            the labels' activation is: with activation "tanh" this is the same, apart from their dropout.
+            the labels' activation is: with activation "tanh" this is the same, apart from their dropout's masks.
+        dropout: of the joint encodings, in training mode; see `transducer_loss`.
 
     Raises:
         TransducerError: a size, the blank or the topology is wrong, or blank_head goes with another topology than "hat".
@@ -99,11 +106,13 @@ class Joiner(nn.Module):
         topology: Topology | str = "regular",
         blank: int = 0,
         blank_head: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.activation = checks.check_activation(activation)
         for name, size in (("encoder_dim", encoder_dim), ("predictor_dim", predictor_dim), ("joint_dim", joint_dim)):
             checks.check_whole(name, size, 1)
+        self.dropout = checks.check_dropout(dropout)
         self.topology = checks.check_topology(topology)
         checks.check_whole("vocab_size", vocab_size, 2 if blank_head else 1)
         self.blank = checks.check_blank(blank, vocab_size)
@@ -138,7 +147,7 @@ class Joiner(nn.Module):
             )  # fmt: skip
         if acoustic.dim() == 3 and label.dim() == 3:
             acoustic, label = acoustic[:, :, None], label[:, None]  # (B, T, 1, D), (B, 1, U+1, D)
-        z = TABLE[self.activation].function(acoustic + label)
+        z = nn.functional.dropout(TABLE[self.activation].function(acoustic + label), self.dropout, self.training)
         return self.output(z) if self.blank_output is None else self._with_blank(self.output(z), self.blank_output(z), -1)
 
     def loss(
@@ -181,7 +190,8 @@ class Joiner(nn.Module):
         blank = checks.check_whole("blank", options.get("blank", self.blank))
         if self.blank_output is not None and blank not in (self.blank, self.blank - 1 - self.output.out_features):
             raise checks.TransducerError(f"blank is {blank}, but the Joiner was made with a head for blank {self.blank}")
-        return {**options, "blank": blank, "topology": self.topology}
+        dropout = self.dropout if self.training else 0.0
+        return {"dropout": dropout, **options, "blank": blank, "topology": self.topology}
 
     def _output_layer(self) -> tuple[Tensor, Tensor]:
         """Weight (V + extra, D) and bias (V + extra,), the blank in its place."""

@@ -114,6 +114,7 @@ class Transducer(nn.Module):
             topology=topology,
             blank=BLANK,
             blank_head=recipe.joiner.blank_head,
+            dropout=recipe.joiner.dropout,
         )
         self.ctc_head = nn.Linear(self.encoder.dim, vocab_size) if recipe.ctc.weight > 0 else None
         if self.ctc.layers and max(self.ctc.layers) >= self.encoder.depth:
@@ -159,6 +160,7 @@ class Transducer(nn.Module):
             method=self.options.method,
             memory_budget=self.options.memory_budget,
             fastemit_lambda=self.options.fastemit_lambda,
+            delay_penalty=self.options.delay_penalty,
             vocabulary=vocabulary,
         )
         losses = {"loss": transducer, "transducer" if vocabulary is None else "sampled": transducer.detach()}

@@ -31,6 +31,7 @@ class LossOptions(Options):
         method: see `samplewise.transducer_loss`.
         memory_budget: workspace of the joint and the loss, bytes or text such as 64MiB; null leaves the choice to it.
         fastemit_lambda: weight of FastEmit; it makes labels come earlier, which matters to an encoder that streams.
+        delay_penalty: added to a label's log-probability for each frame that it comes before the middle of the utterance (k2).
         topology: what arcs leave a node of the lattice, and over which softmaxes; see `samplewise.topology`.
         durations: tdt: frames that a token may go on; null: 0 to 4.
         big_blank_durations: multi_blank: frames of each big blank; null: 2, 4 and 8. Each is a class beside the tokenizer's.
@@ -41,6 +42,7 @@ class LossOptions(Options):
     method: Literal["auto", "guided", "tiled", "samplewise", "batched"] = "auto"
     memory_budget: Annotated[int, Range(1, 1 << 50)] | str | None = None
     fastemit_lambda: Weight = 0.0
+    delay_penalty: Weight = 0.0
     topology: Literal["regular", "modified", "constrained", "hat", "multi_blank", "tdt"] = "regular"
     durations: tuple[Annotated[int, Range(0, 1000)], ...] | None = None
     big_blank_durations: tuple[Annotated[int, Range(2, 1000)], ...] | None = None

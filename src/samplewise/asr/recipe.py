@@ -222,11 +222,13 @@ class JoinerOptions(Options):
 
     Attributes:
         blank_head: topology hat: the blank has an output layer of its own, as in NeMo and WeNet.
+        dropout: of the joint encodings.
     """
 
     dim: Size = 128
     activation: Literal[ACTIVATION_NAMES] = "tanh"  # type: ignore[valid-type]
     blank_head: bool = False
+    dropout: Dropout = 0.0
 
 
 @dataclass(frozen=True)
