@@ -22,7 +22,7 @@ def transducer_loss(
     encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
     encoder_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0, activation: str = "tanh", reduction: str = "mean",
     method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None,
-    vocabulary: SampledVocabulary | None = None, fastemit_lambda: float = 0.0, generator: torch.Generator | None = None,
+    vocabulary: SampledVocabulary | None = None, fastemit_lambda: float = 0.0,
     on_nonfinite: str = "keep", topology: Topology | str = "regular", delay_penalty: float = 0.0,
     alignment: Tensor | None = None, dropout: float = 0.0, dropout_seed: int | None = None, clamp: float = -1.0,
 ) -> Tensor:  # fmt: skip
@@ -54,7 +54,6 @@ def transducer_loss(
             The loss is then an approximation, over these classes alone, and gradients reach only their rows of weight and bias.
         fastemit_lambda: weight of FastEmit, 0 or more, which makes streaming models emit labels earlier: what the gradients
             owe to label arcs is 1 + lambda times as large. The value of the loss stays that of the transducer.
-        generator: not used: what "guided" draws is seeded by itself.
         on_nonfinite: what to do with an utterance whose loss is infinite or NaN: "keep" it in the loss, count it as "zero", or
             "raise". Its gradients are zero in any case, and the others' untouched.
         topology: what arcs leave a node, and over which softmaxes: "regular", "modified", "constrained" or "hat", or one made

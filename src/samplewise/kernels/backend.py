@@ -18,9 +18,9 @@ from samplewise.errors import TransducerError
 from samplewise.kernels.protocol import Kernels, WithExponentials, WithIntervals
 
 if TYPE_CHECKING:  # mypy compares their signatures
-    from samplewise.kernels import eager, numba
+    from samplewise.kernels import eager, numba, triton
 
-    EVERY: tuple[Kernels, ...] = (eager, numba)
+    EVERY: tuple[Kernels, ...] = (eager, numba, triton)
     EXPONENTIALS: WithExponentials = numba
     INTERVALS: WithIntervals = numba
 
