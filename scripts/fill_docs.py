@@ -19,7 +19,8 @@ import torch
 from sampled_tables import table
 from samplewise.functional import reduction_weights
 from samplewise.plan.budget import show_bytes
-from samplewise.plan.costs import EXACT_METHODS, FUNCTIONS, SPACES, TIMES
+from samplewise.plan.costs import FUNCTIONS
+from samplewise.plan.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 FORMULAS = {
@@ -33,7 +34,7 @@ FORMULAS = {
 
 def costs() -> str:
     return "\n".join(
-        f"| {name} | {symbol} | " + " | ".join(f"{TIMES[m][i]}; {SPACES[m][i]}" for m in EXACT_METHODS) + " |"
+        f"| {name} | {symbol} | " + " | ".join(f"{method.times[i]}; {method.spaces[i]}" for method in METHODS.values()) + " |"
         for i, (name, symbol) in enumerate(FUNCTIONS)
     )
 

@@ -23,7 +23,6 @@ logger = logging.getLogger("samplewise")
 
 ACTIVATIONS = tuple(activations.TABLE)
 ACTIVATION_NAMES = (*ACTIVATIONS, *activations.ALIASES)
-METHODS = ("auto", "batched", "samplewise", "tiled", "guided")
 REDUCTIONS = ("none", "sum", "mean", "mean_volume", "mean_target")
 NONFINITE = ("keep", "zero", "raise")
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -12,6 +12,7 @@ from samplewise.ops.logits import rnnt
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, wide_dtype
 from samplewise.ops.transducer import Options, transducer_each, transducer_sum
 from samplewise.plan.budget import parse_budget
+from samplewise.plan.methods import NAMES as METHODS
 from samplewise.topology import Topology
 from samplewise.vocabulary import SampledVocabulary, check_vocabulary
 
@@ -92,7 +93,7 @@ def transducer_loss(
     """
     activation = checks.check_activation(activation)
     checks.check_choice("reduction", reduction, checks.REDUCTIONS)
-    checks.check_choice("method", method, checks.METHODS)
+    checks.check_choice("method", method, METHODS)
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
     checks.check_encodings(encoder_out, predictor_out, weight, bias)
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])

@@ -11,6 +11,7 @@ from samplewise import checks
 from samplewise.functional import transducer_loss
 from samplewise.kernels.activations import TABLE
 from samplewise.plan.budget import parse_budget
+from samplewise.plan.methods import NAMES as METHODS
 from samplewise.topology import Topology
 from samplewise.vocabulary import SampledVocabulary
 
@@ -34,7 +35,7 @@ class TransducerLoss(nn.Module):
         super().__init__()
         checks.check_activation(activation)
         checks.check_choice("reduction", reduction, checks.REDUCTIONS)
-        checks.check_choice("method", method, checks.METHODS)
+        checks.check_choice("method", method, METHODS)
         checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
         checks.check_fastemit(fastemit_lambda)
         checks.check_tolerance(tolerance)

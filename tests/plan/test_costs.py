@@ -3,6 +3,7 @@
 import pytest
 
 from samplewise.plan.costs import FUNCTIONS, Amounts, function_costs
+from samplewise.plan.methods import METHODS
 
 #                 N     P           V          D      R        G         F         r            S
 AMOUNTS = Amounts(1000, padded=1500, classes=100, dim=20, tile=64, group=400, alive=128, share=0.25, guide=5)
@@ -23,7 +24,7 @@ SPACES = {
 
 @pytest.mark.parametrize("method", TIMES)
 def test_every_function(method):
-    found = function_costs(method, AMOUNTS)
+    found = function_costs(METHODS[method].times, METHODS[method].spaces, AMOUNTS)
     assert [(cost.name, cost.symbol) for cost in found] == list(FUNCTIONS)
     assert [cost.time for cost in found] == TIMES[method]
     assert [cost.space for cost in found] == SPACES[method]
@@ -33,7 +34,9 @@ def test_a_trained_model_is_where_guided_is_cheaper():
     """Once few nodes carry the occupancy its time goes with these; "tiled" scores every node."""
 
     def products(method: str, share: float) -> int:
-        costs = function_costs(method, Amounts(1000, 1000, 2048, 512, 64, 1000, 64, share, 5))
+        costs = function_costs(
+            METHODS[method].times, METHODS[method].spaces, Amounts(1000, 1000, 2048, 512, 64, 1000, 64, share, 5)
+        )
         return sum(cost.time for cost in costs if "D V" in cost.time_formula or "D S" in cost.time_formula)
 
     one = 1000 * 512 * 2048

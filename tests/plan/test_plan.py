@@ -10,8 +10,9 @@ import samplewise
 from samplewise import TransducerError
 from samplewise.cli import main
 from samplewise.plan.budget import CPU, default_budget, device_of, gpu, gpu_budget, parse_budget, show_bytes
-from samplewise.plan.costs import EXACT_METHODS, FUNCTIONS, SPACES, TIMES, Amounts, evaluate, function_costs
-from samplewise.plan.planner import SMALLEST_TILE, Sizes, cut, exponential_bytes, row_bytes, schedule_of, schedule_tiled
+from samplewise.plan.costs import FUNCTIONS, Amounts, evaluate, function_costs
+from samplewise.plan.methods import EXACT_METHODS, METHODS, schedule_of
+from samplewise.plan.planner import SMALLEST_TILE, Sizes, cut, exponential_bytes, row_bytes, schedule_tiled
 
 
 @pytest.mark.parametrize(
@@ -70,9 +71,9 @@ def test_formulas_are_numbers():
     assert evaluate("P D V", amounts) == 150 * 3 * 7
     assert evaluate("N D S + 2r N D V", amounts) == 100 * 3 * 4 + 100 * 3 * 7
     assert evaluate("(1+r) N D", amounts) == 450
-    for method in EXACT_METHODS:
-        assert len(TIMES[method]) == len(SPACES[method]) == len(FUNCTIONS)
-        assert all(cost.time >= 0 for cost in function_costs(method, amounts))
+    for method in METHODS.values():
+        assert len(method.times) == len(method.spaces) == len(FUNCTIONS)
+        assert all(cost.time >= 0 for cost in function_costs(method.times, method.spaces, amounts))
 
 
 def test_auto_takes_a_guide_where_it_pays():

@@ -6,6 +6,7 @@ import pytest
 
 from samplewise.plan import planner
 from samplewise.plan.budget import gpu
+from samplewise.plan.methods import schedule_of
 from samplewise.plan.planner import (
     PIECE,
     TINY,
@@ -23,7 +24,6 @@ from samplewise.plan.planner import (
     node_bytes,
     piece_frames,
     row_bytes,
-    schedule_of,
     schedule_tiled,
 )
 

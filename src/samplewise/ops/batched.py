@@ -15,9 +15,10 @@ from samplewise.ops.lattices import Occupancy
 from samplewise.ops.problem import Gradients, Problem
 from samplewise.ops.samplewise import clear_unusable
 from samplewise.ops.tiles import add_product, clamp, no_emissions
+from samplewise.plan.planner import Schedule
 
 
-def run(problem: Problem, weights: Tensor, gradients: Gradients | None) -> Tensor:
+def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
     """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
     p = problem
     B, T, _ = p.encoder_out.shape

@@ -18,7 +18,7 @@ from samplewise.ops.tiles import Tile, emission_pass, gradient_tile, no_emission
 from samplewise.plan.planner import Schedule
 
 
-def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule) -> Tensor:
+def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
     """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
     losses = weights.new_empty(len(problem.lengths.frames))
     wants_encodings = gradients is not None and gradients.wants_encodings

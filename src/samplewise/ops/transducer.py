@@ -17,9 +17,10 @@ from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.kernels.masks import dropout_of
 from samplewise.observe import calling, planned
-from samplewise.ops import batched, guided, reasons, sampled, samplewise, tiled
+from samplewise.ops import reasons, sampled
 from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
 from samplewise.ops.lattices import lattice_of
+from samplewise.ops.methods import RUNS
 from samplewise.ops.problem import (
     BIAS,
     ENCODER,
@@ -35,7 +36,8 @@ from samplewise.ops.problem import (
 )
 from samplewise.ops.timing import Timing
 from samplewise.plan.budget import default_budget, device_of
-from samplewise.plan.planner import Sizes, schedule_of
+from samplewise.plan.methods import schedule_of
+from samplewise.plan.planner import Sizes
 from samplewise.topology import named
 
 
@@ -128,12 +130,7 @@ def passes(
     tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance
     schedule = schedule_of(options.method, sizes, budget, default, problem.encoder_out.shape[1], problem.predictor_out.shape[1])
     planned(schedule.workspace, first)
-    if schedule.method == "batched":
-        return batched.run(problem, weights, gradients)
-    if schedule.method == "samplewise":
-        return samplewise.run(problem, weights, gradients, schedule)
-    method = guided if schedule.method == "guided" else tiled
-    return method.run(problem, weights, gradients, schedule, tolerance)
+    return RUNS[schedule.method](problem, weights, gradients, schedule, tolerance)
 
 
 def default_tolerance(compute: torch.dtype) -> float:

@@ -8,6 +8,7 @@ guide.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -49,19 +50,6 @@ FUNCTIONS = (  # name, the paper's symbol
     ("gradient of the joint encodings", "dz"),
     ("gradient of the encodings", "dh^A, dh^L"),
 )
-TIMES = {
-    "batched": ("P D", "P D V", "P V", "N", "1", "P V", "P D V", "P D V", "2 P D"),
-    "samplewise": ("N D", "N D V", "N V", "N", "1", "N V", "N D V", "N D V", "2 N D"),
-    "tiled": ("(1+r) N D", "(1+r) N D V", "N V", "N", "1", "r N V", "r N D V", "r N D V", "2r N D"),
-    "guided": ("(1+2r) N D", "N D S + 2r N D V", "N S + r N V", "2 N", "1", "r N V", "r N D V", "r N D V", "2r N D"),
-}
-SPACES = {
-    "batched": ("P D", "P V", "P", "2 P", "1", "0", "D V", "P D", "0"),
-    "samplewise": ("F D", "F V", "G", "2 G", "1", "0", "D V", "F D", "0"),
-    "tiled": ("F D", "F V", "G", "2 G", "1", "0", "D V", "R D", "0"),
-    "guided": ("F D", "F V", "G", "4 G", "1", "0", "D V", "R D", "0"),
-}
-EXACT_METHODS = tuple(TIMES)
 
 
 def evaluate(formula: str, amounts: Amounts) -> int:
@@ -80,9 +68,9 @@ def evaluate(formula: str, amounts: Amounts) -> int:
     return round(total)
 
 
-def function_costs(method: str, amounts: Amounts) -> list[FunctionCost]:
-    """Every row of the table for one method."""
-    rows = zip(FUNCTIONS, TIMES[method], SPACES[method], strict=True)
+def function_costs(times: Sequence[str], spaces: Sequence[str], amounts: Amounts) -> list[FunctionCost]:
+    """Every row of the table, for the formulas of one method."""
+    rows = zip(FUNCTIONS, times, spaces, strict=True)
     return [
         FunctionCost(name, symbol, time, space, evaluate(time, amounts), evaluate(space, amounts))
         for (name, symbol), time, space in rows

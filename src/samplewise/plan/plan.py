@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from samplewise.checks import METHODS, check_choice, check_topology
+from samplewise.checks import check_choice, check_topology
 from samplewise.errors import TransducerError
 from samplewise.plan.budget import default_budget, device_of, parse_budget, show_bytes
-from samplewise.plan.costs import EXACT_METHODS, Amounts, FunctionCost, function_costs
+from samplewise.plan.costs import Amounts, FunctionCost, function_costs
 from samplewise.plan.expected import expected_bytes
-from samplewise.plan.planner import Schedule, Sizes, bound_choices, guide_pays, schedule_of
+from samplewise.plan.methods import EXACT_METHODS, METHODS, NAMES, schedule_of
+from samplewise.plan.planner import Schedule, Sizes, bound_choices, guide_pays
 from samplewise.topology import Topology
 
 TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
@@ -72,11 +73,11 @@ class Plan:
         s, schedule = self.sizes, self.schedule
         nodes, padded = sum(s.nodes), len(s.frames) * max(s.frames) * (max(s.labels) + 1)
         method, most = method or self.method, max(schedule.group_nodes)
-        alive = {"batched": padded, "samplewise": max(s.nodes)}.get(method, max(schedule.tile_rows, schedule.kept_rows))
+        formulas = METHODS[method]
+        alive = formulas.alive(s, schedule, padded)
         guide = min(s.classes, bound_choices(s.classes)[0] + 3)
-        return function_costs(
-            method, Amounts(nodes, padded, s.classes, s.dim, schedule.tile_rows, most, alive, self.share, guide)
-        )
+        amounts = Amounts(nodes, padded, s.classes, s.dim, schedule.tile_rows, most, alive, self.share, guide)
+        return function_costs(formulas.times, formulas.spaces, amounts)
 
     def multiply_adds(self, method: str | None = None) -> int:
         """Multiply-adds of the matrix products of a step, by far most of its time."""
@@ -154,7 +155,7 @@ def plan(
     >>> p.method, p.workspace <= 64 << 20
     ('guided', True)
     """
-    check_choice("method", method, METHODS)
+    check_choice("method", method, NAMES)
     lattice = check_topology(topology)
     for name, size in (("batch", batch), ("vocab", vocab), ("dim", dim)):
         if size <= 0:

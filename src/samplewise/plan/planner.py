@@ -289,17 +289,6 @@ def stretches_at_once(dim: int, few: int) -> int:
     return max(16, STRETCH_BYTES // (8 * (2 + few) * dim))
 
 
-def schedule_of(method: str, sizes: Sizes, budget: int | None, default: int, padded_frames: int, padded_width: int) -> Schedule:
-    """The schedule of a method by its name. The padded sizes, T and U + 1, matter to "batched" alone."""
-    if method == "auto":
-        return choose(sizes, budget, default)
-    if method == "batched":
-        return schedule_batched(sizes, budget, padded_frames, padded_width)
-    if method == "samplewise":
-        return schedule_samplewise(sizes, budget, default)
-    return schedule_tiled(sizes, budget, default, method)
-
-
 def cut_with_exponentials(
     sizes: Sizes, held: list[int], needed: list[int] | None, room: int
 ) -> tuple[list[tuple[int, int]], list[bool]]:
