@@ -215,3 +215,21 @@ def test_names_and_errors():
         samplewise.transducer_loss(*arguments, targets, *integers[1:], topology=topology.multi_blank((2,), (3,)))
     with pytest.raises(TransducerError, match=r"alignment must be \(1, 2, 2\)"):
         samplewise.transducer_loss(*arguments, *integers, topology="tdt", alignment=torch.zeros(1, 2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("kind", "frames", "labels", "said"),
+    [
+        (topology.modified(), 3, 5, r"no path of modified\(\) leads through 3 frames and 5 labels"),
+        (topology.tdt((2, 3)), 1, 0, r"no path of tdt\(durations=\(2, 3\), sigma=0.0\) leads through 1 frames and 0 labels"),
+        (topology.regular(), 6, 2, r"no path of regular\(\) leads through 6 frames and 2 labels with alignment\[0\]"),
+    ],
+)
+def test_that_there_is_no_path_is_said(kind, frames, labels, said):
+    problem = make(kind, (frames,), (labels,))
+    alignment = torch.tensor([[[4, 5], [0, 2]]]) if kind.name == "regular" else None
+    with pytest.raises(TransducerError, match=said):
+        samplewise.transducer_loss(
+            *(getattr(problem, name) for name in FLOATS), problem.targets, problem.encoder_lengths, problem.target_lengths,
+            topology=kind, on_nonfinite="raise", alignment=alignment,
+        )  # fmt: skip

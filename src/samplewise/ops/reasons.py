@@ -8,6 +8,9 @@ from torch.func import functional_call
 
 from samplewise.kernels.activations import activate
 from samplewise.ops.problem import Inputs
+from samplewise.topology import Topology
+
+LARGE = 1 << 20  # nodes of an utterance through which no path is looked for
 
 
 def of_joint_sum(inputs: Inputs, b: int, activation: str, compute: torch.dtype) -> str:
@@ -30,6 +33,28 @@ def of_joint_sum(inputs: Inputs, b: int, activation: str, compute: torch.dtype) 
         largest = largest or beyond(f"the scores weight @ act(encoder_out + predictor_out) at frame {t}", logits, compute)
         largest = largest or beyond(f"the logits at frame {t}", logits + bias, torch.float64)
     return largest
+
+
+def of_path(topology: Topology, frames: int, labels: int, alignment: Tensor | None, b: int) -> str:
+    """That there is no path through utterance b, whose labels an alignment (U, 2) may hold to some frames; "" if there is, or
+    if it would take long to find out."""
+    if frames * (labels + 1) > LARGE:
+        return ""
+    spans = [(0, frames - 1)] * labels if alignment is None else alignment[:labels].tolist()
+    reached, waiting = {(0, 0)}, [(0, 0)]
+    while waiting:
+        t, u = waiting.pop()
+        for arc in topology.arcs:
+            if arc.labels and (u == labels or not spans[u][0] <= t <= spans[u][1]):
+                continue
+            place = t + arc.frames, u + arc.labels
+            if place == (frames, labels) and (topology.label_ends or not arc.labels):
+                return ""
+            if place[0] < frames and place not in reached:
+                reached.add(place)
+                waiting.append(place)
+    held = "" if alignment is None else f" with alignment[{b}]"
+    return f"no path of {topology} leads through {frames} frames and {labels} labels{held}"
 
 
 def of_module(joint: nn.Module, tensors: dict[str, Tensor], encodings: tuple[Tensor, Tensor], b: int) -> str:

@@ -171,7 +171,10 @@ def _outputs(gradients: Gradients | None, inputs: Sequence[Tensor | None], wante
 
 def _finish(losses: Tensor, inputs: Inputs, options: Options) -> Tensor:
     def reason(b: int) -> str:
-        return reasons.of_joint_sum(inputs, b, options.activation, options.compute_dtype)
+        found = reasons.of_joint_sum(inputs, b, options.activation, options.compute_dtype)
+        frames, labels = int(inputs.encoder_lengths[b]), int(inputs.target_lengths[b])
+        alignment = None if inputs.alignment is None else inputs.alignment[b]
+        return found or reasons.of_path(named(options.topology), frames, labels, alignment, b)
 
     return finish_nonfinite(losses, options.on_nonfinite, reason)
 
