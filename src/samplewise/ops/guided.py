@@ -209,8 +209,11 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     whole = Whole.of(vocabulary.problem)
     for (first, stop), exponentials in zip(schedule.groups, schedule.exponentials, strict=True):
         group = problem.group(first, stop, exponentials)
-        if knows_nothing(vocabulary.problem, group, vocabulary.tile(tile)) or not run_group(
-            problem, vocabulary, group, whole, weights, losses, gradients, schedule, tolerance, tile, kept
+        in_vain = lattice_work(problem) >= WIDE * work_of(problem)
+        if (
+            in_vain
+            or knows_nothing(vocabulary.problem, group, vocabulary.tile(tile))
+            or not run_group(problem, vocabulary, group, whole, weights, losses, gradients, schedule, tolerance, tile, kept)
         ):
             tiled.run_group(problem, group, weights, losses, gradients, schedule, tolerance * LEFT_OUT, tile, kept)
     return losses
@@ -253,10 +256,20 @@ def knows_nothing(problem: Problem, group: Group, tile: Tile) -> bool:
     return float(torch.cat(found).mean()) < (SURE if problem.weight.numel() < SMALL_WORK else LIKELY)
 
 
+def work_of(problem: Problem) -> int:
+    """Multiply-adds that take as long as a node's exact emissions."""
+    return problem.weight.numel() + NODE_WORK
+
+
+def lattice_work(problem: Problem) -> int:
+    """Multiply-adds that take as long as a node in a lattice."""
+    return LATTICE_WORK * problem.lattice.work
+
+
 def settle(band: Band, losses: Tensor, limit: float, most: int) -> tuple[int, float] | None:
     """Grow the exact nodes until the occupancy outside them, summed, is within the limit. Returns rounds and that sum, or None
     where every node should be exact: there is room for no more than `most`, or to go on is more work than that."""
-    everything, work = band.group.nodes, band.problem.weight.numel() + NODE_WORK
+    everything, work, again = band.group.nodes, work_of(band.problem), lattice_work(band.problem)
     frames, labels = (size[band.group.first : band.group.stop] for size in band.problem.lengths)
     share = limit * MARGIN / max(t + u for t, u in zip(frames, labels, strict=True))  # an utterance's occupancies sum to T + U
     for rounds in range(MOST_ROUNDS + 1):
@@ -270,7 +283,7 @@ def settle(band: Band, losses: Tensor, limit: float, most: int) -> tuple[int, fl
                 return rounds, largest
             missing = band.missing(i, gammas, losses, share)  # none of an utterance whose loss is not finite
             exact = band.exact_nodes + missing.numel()
-            if exact > most or exact * work + rounds * everything * LATTICE_WORK > WIDE * everything * work:
+            if exact > most or exact * work + rounds * everything * again > WIDE * everything * work:
                 return None
             band.make_exact(i, missing)
         if rounds == 0 and not bool(torch.isfinite(losses).all()):

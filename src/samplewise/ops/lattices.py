@@ -47,6 +47,10 @@ class Lattice(Protocol):
     def label_entry(self) -> int: ...
 
     @property
+    def work(self) -> int:
+        """What a node takes in the lattice, of what it takes in the regular one."""
+
+    @property
     def heads(self) -> int: ...
 
     @property
@@ -85,7 +89,7 @@ class TwoArcs:
     kernels: Kernels
     blank: int
     label_factor: float = 1.0  # of the posteriors of label arcs, 1 + lambda of FastEmit
-    heads, entries, label_entry = 1, 2, 1
+    heads, entries, label_entry, work = 1, 2, 1, 1
 
     def emission(self, h: Tensor, bias: Tensor, at: Tensor, label: Tensor, out: Emissions) -> None:
         self.kernels.emission(h, bias, at, label, self.blank, out.denominators[0], *out.entries)
@@ -142,6 +146,10 @@ class Arcs:
     @property
     def label_entry(self) -> int:
         return self.topology.label_entry
+
+    @property
+    def work(self) -> int:
+        return 2 * len(self.form.arcs)  # measured: scripts/time_of_topologies.py
 
     def emission(self, h: Tensor, bias: Tensor, at: Tensor, label: Tensor, out: Emissions) -> None:
         self.kernels.entries(h, bias, at, label, self.form, *out)
