@@ -103,7 +103,7 @@ class Topology:
     key: str = field(init=False, compare=False, repr=False)  # made once: torch.compile does not trace JSON
 
     def __post_init__(self) -> None:
-        key = f"{self.name} {json.dumps(dict(self.parameters))}" if self.parameters else self.name
+        key = f"{self.name} {json.dumps(dict(self.parameters), allow_nan=False)}" if self.parameters else self.name
         object.__setattr__(self, "key", key)
 
     def __str__(self) -> str:

@@ -84,7 +84,7 @@ def test_numbers_of_peers(peer, case):
         group = group_of(case, values, reduction)
 
         def run(clamp, reduction=reduction, group=group):
-            leaf = logits.clone().requires_grad_()
+            leaf = logits.detach().clone().requires_grad_()
             loss = samplewise.rnnt_loss(
                 leaf[..., : logits.shape[3] - unused], targets, frames, labels, blank=blank, clamp=clamp,
                 reduction=MEANS.get(peer, {}).get(reduction, reduction), fastemit_lambda=emit, topology=topology,
@@ -145,7 +145,7 @@ def test_one_symbol_a_frame_and_a_blank_at_the_end(peer, case):
     last = torch.arange(logits.shape[1])[None] == frames[:, None] - 1
     never = last[:, :, None, None] & (torch.arange(logits.shape[3]) != blank)
     for reduction in case["reductions"]:
-        leaf = logits.clone().requires_grad_()
+        leaf = logits.detach().clone().requires_grad_()
         scores = leaf if options["from_log_softmax"] else leaf.log_softmax(3)
         loss = samplewise.rnnt_loss(
             scores.masked_fill(never, -math.inf), given["targets"], frames, given["target_lengths"], blank=blank,
@@ -194,7 +194,7 @@ def test_pruned_ranges(peer, case):
     boundary = given.get("boundary", torch.tensor([[0, 0, S, T]] * B)).long()
     targets = torch.stack([row.roll(-int(first)) for row, first in zip(symbols, boundary[:, 0], strict=True)])
     for reduction in case["reductions"]:
-        leaf = logits.clone().requires_grad_()
+        leaf = logits.detach().clone().requires_grad_()
         scores = log_probabilities(leaf, blank, options.get("use_hat_loss", False))
         penalty = max(options["delay_penalty"], 0.0)
         scores, frames, labels = unpruned(scores, given["ranges"], boundary, penalty, blank, S + 1)

@@ -22,7 +22,7 @@ def arguments(dtype=torch.float32, bias=True, **changes):
     """Inputs, and options in the order of the operators."""
     problem = make((5, 3), (2, 0), vocab=5, dim=3, dtype=dtype, bias=bias)
     inputs = [x.requires_grad_() if x is not None and x.is_floating_point() else x for x in problem.inputs.values()]
-    inputs += [None, None]  # no sampled vocabulary
+    inputs += [None, None, None]  # no sampled vocabulary, no alignment
     options = Options(0, "tanh", "tiled", 0, 0.0, 0.0, dtype, "keep")._replace(**changes)
     return inputs, options
 
@@ -33,7 +33,7 @@ def arguments(dtype=torch.float32, bias=True, **changes):
 def test_opcheck(method, bias, rows):
     inputs, options = arguments(method=method, bias=bias, fastemit_lambda=0.1)
     if rows:
-        inputs[-2:] = torch.tensor([[0, 1, 2, 3, 4]] * rows), torch.zeros(rows, 5, dtype=torch.float64)
+        inputs[-3:-1] = torch.tensor([[0, 1, 2, 3, 4]] * rows), torch.zeros(rows, 5, dtype=torch.float64)
     wanted = 15 if bias else 7
     weights = torch.ones(2, dtype=torch.float64)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
