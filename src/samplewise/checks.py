@@ -102,6 +102,13 @@ def check_finite(name: str, value: object) -> float:
     return number
 
 
+def check_clamp(clamp: float) -> float:
+    number = check_number("clamp", clamp)
+    if math.isnan(number):
+        raise TransducerError(f"clamp is {clamp}; it must be a number, positive to bound gradients")
+    return number
+
+
 def check_dropout(dropout: float) -> float:
     number = check_number("dropout", dropout)
     if not 0.0 <= number < 1.0:

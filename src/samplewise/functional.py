@@ -66,7 +66,8 @@ def transducer_loss(
         dropout: probability, 0..1, with which a feature of the joint encodings z becomes 0; the others become 1 / (1 - dropout)
             times as large.
         dropout_seed: the mask is a function of it, and of utterance, frame, label and feature alone, so it does not depend on
-            method, memory or padding; None draws one from PyTorch's default generator.
+            method, memory or padding; None draws one from PyTorch's default generator. torch.compile with fullgraph wants
+            one, and compiles anew for each.
         clamp: if positive, every element of an utterance's dL/dlogits is bounded to -clamp..clamp, before the reduction.
 
     Returns:
@@ -108,7 +109,7 @@ def transducer_loss(
         blank, activation, method, min(parse_budget(memory_budget) or 0, LARGEST_BUDGET),
         checks.check_tolerance(tolerance), checks.check_fastemit(fastemit_lambda),
         _compute_dtype(encoder_out, predictor_out, weight, bias), on_nonfinite, lattice.key,
-        checks.check_finite("delay_penalty", delay_penalty), checks.check_number("clamp", clamp),
+        checks.check_finite("delay_penalty", delay_penalty), checks.check_clamp(clamp),
         checks.check_dropout(dropout), _seed(dropout, dropout_seed),
     )  # fmt: skip
     inputs = (
@@ -181,7 +182,7 @@ def rnnt_loss(
             f"fused_log_softmax is {fused_log_softmax}, but topology {lattice.name!r} needs the blank's score:"
             " of log-probabilities the loss is that of topology 'regular'"
         )
-    clamp = checks.check_number("clamp", clamp)
+    clamp = checks.check_clamp(clamp)
     options = (blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda), lattice.key)
     losses = rnnt(logits, targets, logit_lengths, target_lengths, *options, gradient, "keep")[0]
     if reduction == "none":

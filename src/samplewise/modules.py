@@ -42,7 +42,7 @@ class TransducerLoss(nn.Module):
         checks.check_whole("blank", blank)
         checks.check_topology(topology)
         checks.check_finite("delay_penalty", delay_penalty)
-        checks.check_number("clamp", clamp)
+        checks.check_clamp(clamp)
         self.dropout = checks.check_dropout(dropout)
         parse_budget(memory_budget)
         self.options: dict[str, Any] = {

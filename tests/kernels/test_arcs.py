@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from samplewise.kernels.layout import packed_table
 from samplewise.reference_topologies import NOWHERE, log_likelihood
+from samplewise.topology import modified
 from tests.test_reference_topologies import TOPOLOGIES
 
 FRAMES, LABELS = [7, 1, 5, 3, 4], [3, 0, 5, 4, 0]
@@ -114,3 +117,22 @@ def test_more_labels_than_a_block_has(name, monkeypatch):
     torch.testing.assert_close(entries, posteriors, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(pieces[0], expected[0], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(pieces[1], posteriors[:, : 7 * 6], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("frames", "labels"), [(660, 610), (720, 700)])
+def test_nodes_that_no_path_reaches_stay_nothing(frames, labels):
+    """Their numbers m 2^e may not grow: after some hundred frames they were something, and the loss -inf or -931 nats.
+
+    With all weights alike the loss is the number of steps times their cost less the log of how many paths there are.
+    """
+    from samplewise.kernels import numba
+
+    topology, cost = modified(), 0.35
+    table, nodes = packed_table([frames], [labels], frames, labels + 1, labels, torch.device("cpu"))
+    entries = torch.full((2, nodes), -cost, dtype=torch.float64)
+    entries[1, labels :: labels + 1] = -torch.inf
+    losses, gammas = torch.empty(1, dtype=torch.float64), torch.empty_like(entries)
+    numba.arcs_lattice(entries, table, topology.bind(20, 0), torch.ones(1, dtype=torch.float64), losses, gammas)
+    paths = math.lgamma(frames + 1) - math.lgamma(labels + 1) - math.lgamma(frames - labels + 1)
+    assert losses[0] == pytest.approx(frames * cost - paths, rel=1e-12)
+    torch.testing.assert_close(gammas.sum(1), torch.tensor([frames - labels, labels], dtype=torch.float64), rtol=1e-9, atol=0)

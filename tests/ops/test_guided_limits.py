@@ -28,7 +28,9 @@ class Band:
     rounds: int = -1
 
     def __post_init__(self):
-        self.problem = SimpleNamespace(weight=torch.empty(self.work, 1), lengths=([FRAMES], [NODES // FRAMES - 1]))
+        self.problem = SimpleNamespace(
+            weight=torch.empty(self.work, 1), lengths=([FRAMES], [NODES // FRAMES - 1]), lattice=SimpleNamespace(work=1)
+        )
 
     def lattices(self, losses):
         self.rounds += 1

@@ -116,3 +116,22 @@ def test_what_is_refused(name, value):
         samplewise.transducer_loss(
             *arguments, problem.targets, problem.encoder_lengths, problem.target_lengths, **{name: value}
         )  # fmt: skip
+
+
+def test_clamp_in_float16():
+    """Any limit, and rare classes no worse than without: what is bounded is scaled as all gradients are."""
+    problem = make(topology.regular(), (30, 20), (6, 4), vocab=900, dim=16, dtype=torch.float16)
+    (_, right), _ = both(problem, topology.regular(), UPSTREAM[:2])
+    (_, found), truth = both(problem, topology.regular(), UPSTREAM[:2], clamp=1e9)
+    for gradient, other, exact in zip(found, right, truth[1], strict=True):
+        error, usual = ((x.double() - exact).abs().max() for x in (gradient, other))
+        assert error <= 1.5 * usual + 1e-6
+
+
+def test_a_clamp_that_is_no_number_and_a_dropout_next_to_one():
+    problem = make(topology.regular(), (9,), (2,))
+    arguments = [getattr(problem, name) for name in FLOATS]
+    arguments += [problem.targets, problem.encoder_lengths, problem.target_lengths]
+    with pytest.raises(TransducerError, match="clamp is nan"):
+        samplewise.transducer_loss(*arguments, clamp=float("nan"))
+    assert torch.isfinite(samplewise.transducer_loss(*arguments, dropout=1 - 1e-11, dropout_seed=1))

@@ -233,3 +233,27 @@ def test_that_there_is_no_path_is_said(kind, frames, labels, said):
             *(getattr(problem, name) for name in FLOATS), problem.targets, problem.encoder_lengths, problem.target_lengths,
             topology=kind, on_nonfinite="raise", alignment=alignment,
         )  # fmt: skip
+
+
+def test_pieces_are_bounded_with_the_same_classes_whenever_it_is_their_turn():
+    """Several blanks take turns at being the first of a stretch's classes; a loss made of other bounds than the occupancy
+    outside would prove nothing."""
+    kind = topology.multi_blank((2, 3, 4), (1, 2, 3))
+    generator = torch.Generator().manual_seed(4)
+    problem = make(kind, (60,), (19,), vocab=50, dim=8)
+    problem = problem._replace(blank=0) if hasattr(problem, "_replace") else problem
+    problem.bias[:4] = torch.tensor([22.0, 21.5, -60.0, -60.0])
+    p = problem
+    targets = torch.randint(4, 50, (1, 19), generator=generator)
+    integers = targets, p.encoder_lengths, p.target_lengths
+    options = Options(0, "tanh", "guided", 0, -1.0, 0.0, torch.float64, "keep", kind.key)
+    inputs = Inputs(p.encoder_out, p.predictor_out, p.weight, p.bias, *integers, None, None)
+    call = problem_of(inputs, Lengths([60], [19]), options)
+    group, tile, vocabulary = call.group(0, 1), Tile.of(call, 64, gradient=False), Vocabulary.of(call)
+    whole = Whole.of(vocabulary.problem)
+    slack, classes, found = Slack.of(vocabulary.problem, group, whole), None, []
+    for _ in range(3):
+        upper = torch.full((call.lattice.entries, group.nodes), torch.nan, dtype=torch.float64)
+        classes = bound_entries(vocabulary, call, group, whole, slack, tile, 0, (0, 60), group.table, classes, upper)
+        found.append(upper)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[1], found[2])

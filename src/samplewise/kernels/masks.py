@@ -23,4 +23,4 @@ def dropout_of(probability: float, seed: int, frames: int, tokens: int, first: i
     """The dropout of a probability 0..1, 1 excluded; None for 0."""
     if probability == 0.0:
         return None
-    return Dropout(seed, round(probability * 2**32), 1.0 / (1.0 - probability), frames, tokens, first)
+    return Dropout(seed, min(round(probability * 2**32), 2**32 - 1), 1.0 / (1.0 - probability), frames, tokens, first)

@@ -49,7 +49,7 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
         p.lattice.run(out.entries, table, weights, losses, None)  # f^W_2, f^W_3
         return losses
     gammas = torch.zeros_like(out.entries)
-    p.lattice.run(out.entries, table, weights if gradients.clamp is None else torch.ones_like(weights), losses, gammas)
+    p.lattice.run(out.entries, table, weights if gradients.clamp is None else gradients.clamp.units(weights), losses, gammas)
     p.lattice.weigh(gammas)
 
     d_bias = gradients.bias if gradients.clamp is None else torch.zeros_like(gradients.bias)

@@ -76,8 +76,6 @@ def bound(
 
 def with_first(classes: Tensor, blank: int) -> Tensor:
     """Classes (Q, S+1) that begin with this one, in whose place is what was the first."""
-    if classes.numel() == 0 or bool((classes[:, 0] == blank).all()):
-        return classes
     found = torch.where(classes == blank, classes[:, :1], classes)
     found[:, 0] = blank
     return found
@@ -124,6 +122,7 @@ def choose(
         scores += problem.bias
         scores -= found.denominators[0].to(problem.real)[:, None]
         best = scores.view(*some.shape, -1).amax(1)  # (q, V)
+        best.clamp_(min=torch.finfo(best.dtype).min)  # those that are no classes: blank must not be chosen before them
         best[:, problem.blank] = -torch.inf
         if problem.weight.shape[0] > FEW and problem.device.type == "cpu":
             add_labels(problem, group, stretch, tile, best)
@@ -219,7 +218,8 @@ class Slack(NamedTuple):
     def of_scores(self, weight: Tensor, bias: Tensor) -> Tensor:
         """() for log-probabilities of a few rows of the output layer, and no others."""
         norms = norms_of(weight, bias.dtype)
-        return 2 * (self.per_norm * norms + 2 * self.eps * bias.abs()).amax() + 32 * self.eps
+        biases = torch.where(torch.isneginf(bias), 0.0, bias).abs()
+        return 2 * (self.per_norm * norms + 2 * self.eps * biases).amax() + 32 * self.eps
 
     def of_stretches(self, stretches: Tensor, classes: Tensor, others: Tensor, rest: Tensor) -> Tensor:
         """(Q,), for the classes (Q, S+1), the summed rows (Q, D) of the others, and how many these are."""

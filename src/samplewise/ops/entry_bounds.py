@@ -92,9 +92,10 @@ def bound_entries(
     """Write upper bounds of all entries (E, N), of which the first is that of node `first`; else as `bound`."""
     tokens, narrow = vocabulary.problem, vocabulary.tile(tile)
     label = entries[vocabulary.label]
-    for entry, column in vocabulary.blanks:
+    for entry, column in reversed(vocabulary.blanks):  # the labels' bounds are those of the last, the ordinary one
         head = replace(tokens, blank=column) if column != tokens.blank else tokens
-        classes = bound(head, group, whole, slack, narrow, frames, table, classes, entries[entry], label)
+        found = bound(head, group, whole, slack, narrow, frames, table, classes, entries[entry], label)
+        classes = found if classes is None else classes  # a piece is bounded with the same ones whenever it is its turn
     assert classes is not None
     if vocabulary.shift:
         for entry in (vocabulary.label, *(entry for entry, _ in vocabulary.blanks)):

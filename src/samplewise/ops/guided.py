@@ -309,7 +309,9 @@ def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, 
     chosen = select(problem, gammas, table, losses, problem.share(tolerance, group, losses))
     nodes = nodes[chosen]
     gammas = gammas[:, chosen]
-    if gradients.clamp is None:
+    if gradients.clamp is not None:
+        gammas = gammas * gradients.clamp.unit
+    else:
         gammas = gammas * weights[torch.searchsorted(starts, nodes, right=True) - 1].to(problem.real)
     occupancy = Occupancy(denominators[:, chosen], gammas)
     gradient_pass(problem, group, nodes, band.tile, occupancy, gradients, band.kept, packed=True)

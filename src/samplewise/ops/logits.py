@@ -137,7 +137,8 @@ def rnnt_gradient(
         else:
             _read_gradient(own, label, form, part)
         if after is not None:
-            part.clamp_(-clamp, clamp).mul_(after)
+            limit = min(clamp, torch.finfo(part.dtype).max)
+            part.clamp_(-limit, limit).mul_(after)
     return result
 
 

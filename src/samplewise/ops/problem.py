@@ -186,10 +186,16 @@ class Group:
 
 
 class Clamp(NamedTuple):
-    """What bounds every element of an utterance's dL/dh, and the weights (B,) of the utterances, which come after it."""
+    """What bounds every element of an utterance's dL/dh, and the weights (B,) of the utterances, which come after it. Until
+    then dL/dh is `unit` times as large, which keeps float16 out of its subnormal numbers."""
 
     limit: float
     weights: Tensor
+    unit: float = 1.0
+
+    def units(self, like: Tensor) -> Tensor:
+        """What lattices take in place of the weights."""
+        return torch.full_like(like, self.unit)
 
 
 @dataclass
@@ -227,7 +233,7 @@ class Gradients:
             None if self.predictor is None else self.predictor[rows],
             None if self.weight is None else self.weight.new_zeros(classes, self.weight.shape[1]),
             self.bias.new_zeros(classes),
-            None if self.clamp is None else Clamp(self.clamp.limit, self.clamp.weights[rows]),
+            None if self.clamp is None else self.clamp._replace(weights=self.clamp.weights[rows]),
         )
 
     @property

@@ -74,13 +74,15 @@ def run_pieces(
         for piece in reversed(pieces):
             if piece is not pieces[-1]:
                 out = emissions(problem, group, piece, tile, buffer)
-            weight = weights[group.first] if gradients.clamp is None else torch.ones_like(weights[group.first])
+            weight = weights[group.first]
+            weight = weight if gradients.clamp is None else gradients.clamp.units(weight)
             edges.backward(problem, piece, out.entries, losses[group.first], weight, out.entries)
             problem.lattice.weigh(out.entries)
             chosen = select(problem, out.entries, piece.table, losses[here], share)
             active += chosen.numel()
-            occupancy = Occupancy(*out.at(chosen))
-            gradient_pass(problem, group, chosen + piece.first, tile, occupancy, gradients, packed=True, rows=rows)
+            for some in chosen.split(tile.rows):
+                occupancy = Occupancy(*out.at(some))
+                gradient_pass(problem, group, some + piece.first, tile, occupancy, gradients, packed=True, rows=rows)
         gradients.close(problem, group)
     report_group("tiled", group.first, group.stop, group.nodes, active=active)
 

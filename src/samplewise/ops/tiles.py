@@ -154,8 +154,9 @@ def gradient_tile(
 def clamp(h: Tensor, gradients: Gradients, utterance: Tensor) -> None:
     """Bound dL/dh of nodes of utterances (R,), multiply by these's weights, and add the columns up."""
     assert gradients.clamp is not None
-    limit, weights = gradients.clamp
-    h.clamp_(-limit, limit).mul_(weights[utterance].to(h.dtype)[:, None])
+    limit, weights, unit = gradients.clamp
+    limit = min(limit * unit, torch.finfo(h.dtype).max)
+    h.clamp_(-limit, limit).mul_((weights[utterance] / unit).to(h.dtype)[:, None])
     gradients.bias += h.sum(0, dtype=gradients.bias.dtype)
 
 
@@ -232,7 +233,7 @@ def run_lattice(
 ) -> Occupancy:
     """The group's part of losses (B,), and the emissions turned into occupancies in place where gradients are wanted."""
     here = slice(group.first, group.stop)
-    by_now = weights[here] if gradients is None or gradients.clamp is None else torch.ones_like(weights[here])
+    by_now = weights[here] if gradients is None or gradients.clamp is None else gradients.clamp.units(weights[here])
     problem.lattice.run(out.entries, group.table, by_now, losses[here], None if gradients is None else out.entries)
     if gradients is not None:
         problem.lattice.weigh(out.entries)

@@ -88,12 +88,13 @@ def run(inputs: Inputs, weights: Tensor, wanted: int, options: Options) -> tuple
     unusable: list[int] = []
     if wanted and not bool((finite := torch.isfinite(weights)).all()):
         unusable, weights = (~finite).nonzero()[:, 0].tolist(), weights.masked_fill(~finite, 0.0)
+    unit = scale
     if scale != 1.0:
         weights = weights / (top := weights.abs().max().clamp(min=1e-30)) * scale
         scale /= float(top)
     gradients = None
     if wanted:
-        clamp = Clamp(options.clamp, weights) if options.clamp > 0 else None
+        clamp = Clamp(options.clamp, weights, unit) if options.clamp > 0 else None
         gradients = Gradients.of(inputs.encoder_out, inputs.predictor_out, weight, real, wanted, clamp)
     with torch.autocast(weight.device.type, enabled=False), calling(options.method):
         if inputs.classes is None:
@@ -125,6 +126,7 @@ def passes(
         lengths.frames, lengths.labels, problem.weight.shape[0], problem.weight.shape[1], problem.compute.itemsize,
         problem.real.itemsize, gradients is not None, torch.get_num_threads() if problem.device.type == "cpu" else 1, gathered,
         device_of(problem.device), problem.may_use_exponentials, named(options.topology),
+        problem.timing is not None and problem.timing.alignment is not None,
     )  # fmt: skip
     budget, default = options.memory_budget or None, default_budget(problem.device)
     tolerance = default_tolerance(problem.compute) if options.tolerance < 0 else options.tolerance

@@ -53,6 +53,7 @@ class Sizes:
     device: Device = CPU
     exponentials: bool = False  # tanh or sigmoid is made from exponentials of the encodings, where there is room for them
     topology: Topology = REGULAR
+    aligned: bool = False  # nodes are listed that an alignment leaves
 
     @property
     def nodes(self) -> list[int]:
@@ -83,9 +84,15 @@ def row_bytes(sizes: Sizes) -> int:
 def node_bytes(sizes: Sizes, method: str) -> int:
     """A node of a group: three floats, and its place in the list of active nodes. "guided" keeps emissions and occupancies,
     sums and marks; its exact nodes come on top. Where all utterances run at once, so do their alphas."""
-    alpha = 8 if sizes.device.at_once and (sizes.gradient or method == "guided") else 0
+    at_once, regular = sizes.device.at_once, sizes.topology.name == "regular"
+    alpha = 8 if at_once and (sizes.gradient or method == "guided" or not regular) else 0
     entries, heads = len(sizes.topology.entries), len(sizes.topology.heads)
-    alpha *= 1 if sizes.topology.name == "regular" else 2  # and the betas
+    if at_once and any(arc.ahead is not None for arc in sizes.topology.arcs):
+        alpha += entries * sizes.real_bytes  # a copy of the entries
+    if sum(entry.head == 0 for entry in sizes.topology.entries) > 2:
+        alpha += sizes.real_bytes  # the posteriors of several blanks, added up
+    if sizes.aligned and method != "guided":
+        alpha += 16
     if method == "guided":  # so many exact nodes there is always room for
         return (2 * entries + 1) * sizes.real_bytes + 1 + exact_node_bytes(sizes) // 10 + alpha
     return 8 * heads + entries * sizes.real_bytes + (8 if sizes.gradient else 0) + alpha

@@ -108,9 +108,12 @@ def _add(am, ae, bm, be):
 
 @njit(**OPTIONS)
 def _normal(m, e):
-    """With m in 1..2, where it is a positive number."""
+    """With m in 1..2, where it is a positive number. Nothing stays nothing: were its m let grow from sum to sum, it would
+    become something after some hundred frames."""
+    if e <= fast.NOTHING / 2 and m < np.inf:
+        return 1.0, fast.NOTHING
     d = fast.exponent64(m)
-    usual = m > 0.0 and m < np.inf and e > fast.NOTHING / 2
+    usual = m > 0.0 and m < np.inf
     return (m * fast.power64(-d), e + d) if usual else (m, e)
 
 

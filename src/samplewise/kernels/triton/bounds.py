@@ -30,11 +30,13 @@ def bounds(
     if not len(stretches):
         return
     widest = predictor_rows.shape[0] // len(utterances)  # no utterance has more labels; the host does not know how many
+    mask = (0,) * 6 if dropout is None else numbers(dropout)
+    scale = slack if dropout is None else slack.new_full((1,), dropout.scale)  # a number would be a float32 there
     with on(ub_blank):
         _bounds[(len(stretches), blocks(max(NODES, widest), HEIGHT))](
             rows_of(encoder_rows), rows_of(predictor_rows), utterances, targets, rows_of(weight), bias, stretches.contiguous(),
             classes.contiguous(), rows.contiguous(), row_bias.contiguous(), rest, slack, ub_blank, ub_label, count, dim,
-            encoder_rows.stride(0), predictor_rows.stride(0), weight.stride(0), *numbers(dropout)[:4], *numbers(dropout)[6:],
+            encoder_rows.stride(0), predictor_rows.stride(0), weight.stride(0), *mask[:3], mask[5], scale,
             ACTIVATION=activation, DROPS=dropout is not None, HEIGHT=HEIGHT,
             WIDTH=max(FEWEST, power_of_2(count, 1 << 30)), DEPTH=DEPTH, num_warps=WARPS,
         )  # fmt: skip
@@ -71,8 +73,8 @@ def _at_most_0(x):
 @triton.jit(do_not_specialize=["count", "dim"])
 def _bounds(
     encoder_rows, predictor_rows, utterances, targets, weight, bias, stretches, classes, rows, row_bias, rest, slack, ub_blank,
-    ub_label, count, dim, encoder_stride, predictor_stride, weight_stride, seed_low, seed_high, threshold, scale,
-    first_utterance, ACTIVATION: tl.constexpr, DROPS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    ub_label, count, dim, encoder_stride, predictor_stride, weight_stride, seed_low, seed_high, threshold,
+    first_utterance, scale, ACTIVATION: tl.constexpr, DROPS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     DEPTH: tl.constexpr,
 ):  # fmt: skip
     REAL: tl.constexpr = bias.dtype.element_ty
@@ -93,12 +95,13 @@ def _bounds(
         own = live & (u < labels)
         y = tl.load(targets + target_base + u, mask=own, other=0)
         own_bias = tl.load(bias + y, mask=own, other=float("-inf"))
-        key = u
+        key, factor = u, others
         if DROPS:
+            factor = tl.load(scale)
             key = key_of(seed_low, seed_high, first_utterance + tl.load(stretches + 3 * q), t, u)
         score, label = _scores(
             encoder_rows + (frame_base + t) * encoder_stride, predictor_rows + (token_base + u) * predictor_stride,
-            weight + y * weight_stride, rows + q * count * dim, live, own, k, count, dim, key, threshold, scale, ACTIVATION,
+            weight + y * weight_stride, rows + q * count * dim, live, own, k, count, dim, key, threshold, factor, ACTIVATION,
             DROPS, REAL, HEIGHT, WIDTH, DEPTH,
         )  # fmt: skip
         score += offset[None, :]

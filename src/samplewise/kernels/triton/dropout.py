@@ -21,6 +21,7 @@ def drop(z: Tensor, frame: Tensor, token: Tensor, dropout: Dropout) -> None:
     width = power_of_2(dim, WIDEST)
     height = max(32 * WARPS // width, min(64, BLOCK // width))
     if rows:
+        z.mul_(dropout.scale)  # here, for a kernel would take the factor as a float32
         stored = rows_of(z)
         with on(z):
             _drop[(blocks(rows, height), blocks(dim, width))](
@@ -29,11 +30,10 @@ def drop(z: Tensor, frame: Tensor, token: Tensor, dropout: Dropout) -> None:
             )  # fmt: skip
 
 
-def numbers(dropout: Dropout | None) -> tuple[int, int, int, float, int, int, int]:
-    """What kernels take: two words of the seed, the rest as it is."""
-    if dropout is None:
-        dropout = Dropout(0, 0, 1.0, 1, 1, 0)
-    return dropout.seed & WORD, (dropout.seed >> 32) & WORD, *dropout[1:]
+def numbers(dropout: Dropout) -> tuple[int, int, int, int, int, int]:
+    """What kernels take, apart from the scale: two words of the seed, threshold, frames, tokens, first utterance."""
+    low, high = dropout.seed & WORD, (dropout.seed >> 32) & WORD
+    return low, high, dropout.threshold, dropout.frames, dropout.tokens, dropout.first
 
 
 @triton.jit
@@ -62,7 +62,7 @@ def kept(key, feature, threshold):
 
 @triton.jit(do_not_specialize=["rows", "dim", "low", "high", "threshold", "frames", "tokens", "first"])
 def _drop(
-    z, frame, token, rows, dim, z_stride, low, high, threshold, scale, frames, tokens, first, HEIGHT: tl.constexpr,
+    z, frame, token, rows, dim, z_stride, low, high, threshold, frames, tokens, first, HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT)
@@ -75,6 +75,6 @@ def _drop(
     key = key_of(low, high, first + g, f - g * frames, k - g * tokens)
     place = z + r[:, None] * z_stride + d[None, :]
     REAL: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
-    x = widen(tl.load(place, mask=held, other=0), REAL) * scale
+    x = widen(tl.load(place, mask=held, other=0), REAL)
     x = tl.where(kept(key[:, None], d[None, :], threshold), x, 0.0).to(REAL)
     tl.store(place, narrow(x, z.dtype.element_ty), mask=held)
