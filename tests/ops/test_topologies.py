@@ -128,8 +128,8 @@ def test_dtypes(kind, method, dtype):
 def test_an_utterance_in_pieces(kind, method, monkeypatch):
     monkeypatch.setattr(planner, "PIECE", 64)
     problem = make(kind, (60,), (6,), vocab=40, dim=16, scale=3.0)
-    budget = least(problem, method=method, topology=kind)
     span = torch.stack((torch.arange(6) * 6, torch.arange(6) * 9 + 15), 1)[None]
+    budget = least(problem, method=method, topology=kind, alignment=span)
     options = {"memory_budget": budget, "tolerance": 1e-13, "delay_penalty": 0.02, "alignment": span}
     compare(*both(problem, kind, UPSTREAM[:1], method=method, **options), 1e-10)
 
