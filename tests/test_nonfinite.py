@@ -52,11 +52,13 @@ def test_others_keep_their_losses_and_gradients(method, value, activation, where
 
 
 def assert_unchanged(method, got, right):
-    """To the bit; a guide may leave out other nodes, of no weight, when an utterance of the group has none."""
+    """To some units in the last place, for on some machines a product rounds otherwise where its memory lies otherwise; a guide
+    may leave out other nodes, of no weight, when an utterance of the group has none."""
     if method == "guided":
         torch.testing.assert_close(got, right, rtol=1e-6, atol=2e-6)
     else:
-        assert torch.equal(got, right)
+        few = 4 * torch.finfo(got.dtype).eps
+        torch.testing.assert_close(got, right, rtol=few, atol=few * float(right.abs().max()))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -104,7 +104,7 @@ def check_finite(name: str, value: object) -> float:
 
 def check_clamp(clamp: float) -> float:
     number = check_number("clamp", clamp)
-    if math.isnan(number):
+    if number != number:  # math.isnan is not traced by torch.compile
         raise TransducerError(f"clamp is {clamp}; it must be a number, positive to bound gradients")
     return number
 

@@ -34,6 +34,14 @@ def no_measuring(monkeypatch):
     monkeypatch.setattr(training, "measure", lambda step: None)
 
 
+def assert_same(found, right):
+    """The same steps with the same numbers, but for the last digit of a float32: on some machines a norm depends on where in
+    memory its terms lie."""
+    assert found.keys() == right.keys()
+    for step, numbers in right.items():
+        assert found[step] == pytest.approx(numbers, rel=5e-7), step
+
+
 def losses(directory: Path) -> dict[int, tuple[float, float, float]]:
     """Step -> losses, from the log of the run."""
     lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
@@ -88,7 +96,7 @@ def test_after_kill_9(unbroken, digits_directory, tmp_path):
         (half / name).unlink()
     outcome = run(directory, digits_directory, resume=True)
     assert not half.exists()
-    assert losses(directory) == losses(unbroken[0])
+    assert_same(losses(directory), losses(unbroken[0]))
     assert outcome.results["test"] == unbroken[1].results["test"]
     assert outcome.results["steps"] == STEPS
 
@@ -119,7 +127,7 @@ def test_after_a_signal(unbroken, digits_directory, tmp_path, number, monkeypatc
     assert max(losses(directory)) == 12, "the signal costs no step"
     assert not (directory / "results.json").exists()
     assert main([*command, "--resume"]) == 0
-    assert losses(directory) == losses(unbroken[0])
+    assert_same(losses(directory), losses(unbroken[0]))
 
 
 def test_the_order_of_data_matters_to_these_losses(unbroken, digits_directory, tmp_path):
