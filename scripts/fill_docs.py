@@ -10,12 +10,12 @@ fills the benchmarks' tables.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import torch
 
+from documents import fill
 from sampled_tables import table
 from samplewise.functional import reduction_weights
 from samplewise.plan.budget import show_bytes
@@ -88,14 +88,6 @@ def active(path: Path) -> str:
     found = json.loads(path.read_text())
     rows = [f"| {r['steps']} | {r['nats_per_label']:.4f} | {100 * r['active_share']:.1f}% |" for r in found["rows"]]
     return "\n".join(["| steps of training | nats per label | active share |", "|---|---|---|", *rows])
-
-
-def fill(path: Path, opening: str, closing: str, content: str) -> None:
-    text = path.read_text()
-    pattern = re.compile(rf"(<!-- {opening} -->\n).*?(<!-- /{closing} -->)", re.DOTALL)
-    if not pattern.search(text):
-        raise SystemExit(f"{path}: no <!-- {opening} --> ... <!-- /{closing} -->")
-    path.write_text(pattern.sub(lambda match: f"{match[1]}{content}\n{match[2]}", text))
 
 
 def main(results: list[str]) -> None:

@@ -9,17 +9,16 @@ of the occupancy whatever the loss is; tolerance 0 leaves out nothing, so its er
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 import torch
 
 import samplewise
+from documents import fill
 from samplewise.bench.cases import trained
 from samplewise.bench.workloads import make_workload
 from samplewise.ops import problem
 
-MARKER = re.compile(r"(<!-- results:sure -->\n).*?(<!-- /results -->)", re.DOTALL)
 SMALL = 100  # classes, up to which float64 is quick
 
 
@@ -62,10 +61,7 @@ def main() -> None:
     table = "\n".join(lines)
     print(table)
     if arguments.insert:
-        text, count = MARKER.subn(lambda match: f"{match[1]}{table}\n{match[2]}", arguments.insert.read_text())
-        if count != 1:
-            raise SystemExit(f"{arguments.insert} has {count} places <!-- results:sure -->; it must have one")
-        arguments.insert.write_text(text)
+        fill(arguments.insert, "results:sure", "results", table)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,12 @@ from pathlib import Path
 import torch
 
 import samplewise
+from documents import fill
 from samplewise.bench.cases import Case, trained
 from samplewise.bench.workloads import make_workload
 from samplewise.kernels import numba
 
 KERNELS = ("bounds", "lattice", "select", "locate", "joint", "emission", "emission_gradient", "joint_gradient", "exponentials")
-MARKER = re.compile(r"(<!-- results:node -->\n).*?(<!-- /results -->)", re.DOTALL)
 ROWS = (*KERNELS, "matrix products", "the rest")
 
 
@@ -95,11 +94,7 @@ def main() -> None:
     table = "\n".join(lines)
     print(table)
     if arguments.insert:
-        text = arguments.insert.read_text()
-        filled, count = MARKER.subn(lambda match: f"{match[1]}{table}\n{match[2]}", text)
-        if count != 1:
-            raise SystemExit(f"{arguments.insert} has {count} places <!-- results:node -->; it must have one")
-        arguments.insert.write_text(filled)
+        fill(arguments.insert, "results:node", "results", table)
 
 
 if __name__ == "__main__":

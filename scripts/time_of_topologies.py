@@ -10,7 +10,6 @@ share of the nodes that carry the occupancy, so that is said, too, and the time 
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import torch
 
 import samplewise
+from documents import fill
 from samplewise import topology
 from samplewise.kernels import numba
 from samplewise.kernels.layout import packed_table
@@ -27,7 +27,6 @@ KINDS = (
     topology.regular(), topology.modified(), topology.hat(), topology.multi_blank((2, 4, 8)), topology.tdt((0, 1, 2, 3, 4))
 )  # fmt: skip
 NODES = BATCH * FRAMES * (LABELS + 1)
-MARKER = re.compile(r"(<!-- results:time -->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
 def blank_of(kind: topology.Topology) -> int:
@@ -105,10 +104,7 @@ def main() -> None:
     table = "\n".join(lines)
     print(table)
     if arguments.insert:
-        text, count = MARKER.subn(lambda match: f"{match[1]}{table}\n{match[2]}", arguments.insert.read_text())
-        if count != 1:
-            raise SystemExit(f"{arguments.insert} has {count} places <!-- results:time -->; it must have one")
-        arguments.insert.write_text(text)
+        fill(arguments.insert, "results:time", "results", table)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 import samplewise
+from documents import fill
 from samplewise import topology
 from samplewise.kernels import backend
 from samplewise.kernels.eager.dropout import kept, keys
@@ -40,7 +40,6 @@ BACKENDS = ("eager", "numba", "triton")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 FRAMES, LABELS = [5, 1, 4, 2], [3, 0, 2, 3]
 VOCAB, DIM, SEED, DROPOUT = 6, 5, 9, 0.3
-MARKER = r"(<!-- results:{} -->\n).*?(<!-- /results -->)"
 
 
 class Batch(NamedTuple):
@@ -168,13 +167,7 @@ def main() -> None:
     for name, table in (("methods", methods()), ("options", options())):
         print(table, end="\n\n")
         if arguments.insert:
-            pattern = re.compile(MARKER.format(name), re.DOTALL)
-            text, count = pattern.subn(
-                lambda match, table=table: f"{match[1]}{table}\n{match[2]}", arguments.insert.read_text()
-            )
-            if count != 1:
-                raise SystemExit(f"{arguments.insert} has {count} places <!-- results:{name} -->; it must have one")
-            arguments.insert.write_text(text)
+            fill(arguments.insert, f"results:{name}", "results", table)
 
 
 if __name__ == "__main__":
