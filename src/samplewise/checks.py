@@ -145,15 +145,13 @@ def check_fastemit(fastemit_lambda: float) -> float:
     return number
 
 
-def check_topology(topology: Topology | str, rows: int | None = None, blank: int = 0) -> Topology:
-    """The topology, whose columns an output layer of so many rows has."""
+def check_topology(topology: Topology | str) -> Topology:
+    """The topology itself, or that of a name."""
     found = topology if isinstance(topology, Topology) else None
     if isinstance(topology, str):
         found = DEFAULTS[topology] if topology in DEFAULTS else named(topology)  # torch.compile traces the first alone
     if found is None:
         raise TransducerError(f"topology is {_a(topology)}; it must be a name, or made by samplewise.topology")
-    if rows is not None:
-        found.check(rows, blank)
     return found
 
 

@@ -113,17 +113,8 @@ def transducer_loss(
         checks.check_dropout(dropout), _seed(dropout, dropout_seed),
     )  # fmt: skip
     inputs = (
-        encoder_out,
-        predictor_out,
-        weight,
-        bias,
-        targets,
-        encoder_lengths,
-        target_lengths,
-        classes,
-        class_bias,
-        alignment,
-    )
+        encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, classes, class_bias, alignment,
+    )  # fmt: skip
     wanted = _wanted(encoder_out, predictor_out, weight, bias)
     if reduction == "none":
         return transducer_each(*inputs, wanted, *options)

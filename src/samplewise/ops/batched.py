@@ -14,7 +14,7 @@ from samplewise.observe import report_group
 from samplewise.ops.lattices import Occupancy
 from samplewise.ops.problem import Gradients, Problem
 from samplewise.ops.samplewise import clear_unusable
-from samplewise.ops.tiles import add_product, clamp, no_emissions
+from samplewise.ops.tiles import add_product, logits_gradient, no_emissions
 from samplewise.plan.planner import Schedule
 
 
@@ -49,13 +49,10 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
         p.lattice.run(out.entries, table, weights, losses, None)  # f^W_2, f^W_3
         return losses
     gammas = torch.zeros_like(out.entries)
-    p.lattice.run(out.entries, table, weights if gradients.clamp is None else gradients.clamp.units(weights), losses, gammas)
+    p.lattice.run(out.entries, table, gradients.in_lattice(weights), losses, gammas)
     p.lattice.weigh(gammas)
 
-    d_bias = gradients.bias if gradients.clamp is None else torch.zeros_like(gradients.bias)
-    p.lattice.gradient(h, p.bias, node, label, Occupancy(out.denominators, gammas), d_bias)  # f^W_4, in place
-    if gradients.clamp is not None:
-        clamp(h, gradients, node // (T * width))
+    logits_gradient(p, group, h, node, label, frame, Occupancy(out.denominators, gammas), gradients)  # f^W_4, in place
     clear_unusable(z, table, losses)
     if gradients.weight is not None:
         add_product(gradients.weight, h, z)  # d theta^O

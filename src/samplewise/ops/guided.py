@@ -202,6 +202,8 @@ class Band:
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:
     """Losses (B,) float64; the gradients of sum_b weights[b] loss[b] are added to `gradients`."""
+    if lattice_work(problem) >= WIDE * work_of(problem):
+        return tiled.run(problem, weights, gradients, schedule, tolerance * LEFT_OUT)
     losses = weights.new_empty(len(problem.lengths.frames))
     tile = Tile.of(problem, schedule.tile_rows, gradients is not None and gradients.wants_encodings)
     kept = Kept(problem, schedule.kept_rows) if gradients is not None else None
@@ -209,11 +211,8 @@ def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule
     whole = Whole.of(vocabulary.problem)
     for (first, stop), exponentials in zip(schedule.groups, schedule.exponentials, strict=True):
         group = problem.group(first, stop, exponentials)
-        in_vain = lattice_work(problem) >= WIDE * work_of(problem)
-        if (
-            in_vain
-            or knows_nothing(vocabulary.problem, group, vocabulary.tile(tile))
-            or not run_group(problem, vocabulary, group, whole, weights, losses, gradients, schedule, tolerance, tile, kept)
+        if knows_nothing(vocabulary.problem, group, vocabulary.tile(tile)) or not run_group(
+            problem, vocabulary, group, whole, weights, losses, gradients, schedule, tolerance, tile, kept
         ):
             tiled.run_group(problem, group, weights, losses, gradients, schedule, tolerance * LEFT_OUT, tile, kept)
     return losses
@@ -308,11 +307,7 @@ def gradient(band: Band, weights: Tensor, losses: Tensor, gradients: Gradients, 
     problem.lattice.weigh(gammas)
     chosen = select(problem, gammas, table, losses, problem.share(tolerance, group, losses))
     nodes = nodes[chosen]
-    gammas = gammas[:, chosen]
-    if gradients.clamp is not None:
-        gammas = gammas * gradients.clamp.unit
-    else:
-        gammas = gammas * weights[torch.searchsorted(starts, nodes, right=True) - 1].to(problem.real)
-    occupancy = Occupancy(denominators[:, chosen], gammas)
+    weight = gradients.in_lattice(weights)[torch.searchsorted(starts, nodes, right=True) - 1].to(problem.real)
+    occupancy = Occupancy(denominators[:, chosen], gammas[:, chosen] * weight)
     gradient_pass(problem, group, nodes, band.tile, occupancy, gradients, band.kept, packed=True)
     return nodes.numel()

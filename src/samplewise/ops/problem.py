@@ -193,10 +193,6 @@ class Clamp(NamedTuple):
     weights: Tensor
     unit: float = 1.0
 
-    def units(self, like: Tensor) -> Tensor:
-        """What lattices take in place of the weights."""
-        return torch.full_like(like, self.unit)
-
 
 @dataclass
 class Gradients:
@@ -235,6 +231,10 @@ class Gradients:
             self.bias.new_zeros(classes),
             None if self.clamp is None else self.clamp._replace(weights=self.clamp.weights[rows]),
         )
+
+    def in_lattice(self, weights: Tensor) -> Tensor:
+        """What lattices take as these weights of utterances: one unit each where a clamp comes before the weights."""
+        return weights if self.clamp is None else torch.full_like(weights, self.clamp.unit)
 
     @property
     def wants_encodings(self) -> bool:

@@ -74,8 +74,7 @@ def run_pieces(
         for piece in reversed(pieces):
             if piece is not pieces[-1]:
                 out = emissions(problem, group, piece, tile, buffer)
-            weight = weights[group.first]
-            weight = weight if gradients.clamp is None else gradients.clamp.units(weight)
+            weight = gradients.in_lattice(weights[group.first])
             edges.backward(problem, piece, out.entries, losses[group.first], weight, out.entries)
             problem.lattice.weigh(out.entries)
             chosen = select(problem, out.entries, piece.table, losses[here], share)

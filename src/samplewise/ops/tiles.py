@@ -134,11 +134,7 @@ def gradient_tile(
 ) -> None:  # fmt: skip
     """h becomes dh; then dW += dh^T z, db += sum dh, dz = dh W, and dz goes on to the rows of the encodings. `at` (R,) says
     where the occupancies of the tile's nodes are."""
-    if gradients.clamp is None:
-        problem.lattice.gradient(tile.h, problem.bias, at, tile.label, occupancy, gradients.bias)
-    else:
-        problem.lattice.gradient(tile.h, problem.bias, at, tile.label, occupancy, torch.zeros_like(gradients.bias))
-        clamp(tile.h, gradients, group.first + tile.frame // problem.encoder_out.shape[1])
+    logits_gradient(problem, group, tile.h, at, tile.label, tile.frame, occupancy, gradients)
     if gradients.weight is not None:
         add_product(gradients.weight, tile.h, tile.z)
     if gradients.wants_encodings:
@@ -151,11 +147,18 @@ def gradient_tile(
         )
 
 
-def clamp(h: Tensor, gradients: Gradients, utterance: Tensor) -> None:
-    """Bound dL/dh of nodes of utterances (R,), multiply by these's weights, and add the columns up."""
-    assert gradients.clamp is not None
+def logits_gradient(
+    problem: Problem, group: Group, h: Tensor, at: Tensor, label: Tensor, frame: Tensor, occupancy: Occupancy,
+    gradients: Gradients,
+) -> None:  # fmt: skip
+    """h (R, V) becomes dh, clamped where that is wanted and multiplied by the utterance's weight after; db += sum dh."""
+    if gradients.clamp is None:
+        problem.lattice.gradient(h, problem.bias, at, label, occupancy, gradients.bias)
+        return
+    problem.lattice.gradient(h, problem.bias, at, label, occupancy, torch.zeros_like(gradients.bias))
     limit, weights, unit = gradients.clamp
     limit = min(limit * unit, torch.finfo(h.dtype).max)
+    utterance = group.first + frame // problem.encoder_out.shape[1]
     h.clamp_(-limit, limit).mul_((weights[utterance] / unit).to(h.dtype)[:, None])
     gradients.bias += h.sum(0, dtype=gradients.bias.dtype)
 
@@ -233,9 +236,10 @@ def run_lattice(
 ) -> Occupancy:
     """The group's part of losses (B,), and the emissions turned into occupancies in place where gradients are wanted."""
     here = slice(group.first, group.stop)
-    by_now = weights[here] if gradients is None or gradients.clamp is None else gradients.clamp.units(weights[here])
-    problem.lattice.run(out.entries, group.table, by_now, losses[here], None if gradients is None else out.entries)
-    if gradients is not None:
+    if gradients is None:
+        problem.lattice.run(out.entries, group.table, weights[here], losses[here], None)
+    else:
+        problem.lattice.run(out.entries, group.table, gradients.in_lattice(weights[here]), losses[here], out.entries)
         problem.lattice.weigh(out.entries)
     return Occupancy(*out)
 

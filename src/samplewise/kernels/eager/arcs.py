@@ -80,7 +80,7 @@ class _Walk:
         t = d - self.u
         return (t >= 0) & (t < self.frames) & (self.u <= self.labels)
 
-    def node(self, d: int, ahead: int = 0) -> Tensor:
+    def node(self, d: int) -> Tensor:
         """Indices of the places, of those that are outside that of any node."""
         at = self.start + (d - self.u) * self.stride + self.u
         return torch.where(self.inside(d), at, self.start)

@@ -118,12 +118,14 @@ def _normal(m, e):
 
 
 @njit(**OPTIONS)
-def _lands(arc, left, label_ends):
-    """Of a node with so many frames to the end: 0 if the arc goes on from every label, 1 from the last ones alone, as it ends
-    the path there, 2 from none."""
+def _first(arc, left, label_ends, width):
+    """The first label at which an arc leaves a frame, of which there are `left` to the end: 0; where it ends the path, only the
+    last ones; U+1 if it does not leave the frame, or leads beyond the end."""
+    if arc[0] == 0 or arc[0] > left:
+        return width
     if arc[0] < left:
         return 0
-    return 1 if arc[0] == left and (label_ends or arc[1] == 0) else 2
+    return max(width - 1 - arc[1], 0) if label_ends or arc[1] == 0 else width
 
 
 @njit(**OPTIONS)
@@ -144,14 +146,13 @@ def _frame(arcs, width, m, e, left, label_ends, ring_m, ring_e, place, am, ae, w
         here_m[u], here_e[u] = 1.0, fast.NOTHING
     for k in range(arcs.shape[0]):
         frames, labels = arcs[k, 0], arcs[k, 1]
-        lands = _lands(arcs[k], left, label_ends)
-        if frames == 0 or lands == 2:
+        first = _first(arcs[k], left, label_ends, width)
+        if first == width:
             continue
         _weight(arcs[k], width, m, e, wm, we)
         to = (place + frames) % (reach + 1)
         to_m, to_e = ring_m[to], ring_e[to]
-        first = width - 1 - labels if lands == 1 else 0
-        for u in range(max(first, 0), width - labels):
+        for u in range(first, width - labels):
             to_m[u + labels], to_e[u + labels] = _add(to_m[u + labels], to_e[u + labels], am[u] * wm[u], ae[u] + we[u])
 
 
@@ -166,14 +167,13 @@ def _back(arcs, width, m, e, left, label_ends, ring_m, ring_e, place, qm, qe, wm
         frames, labels = arcs[k, 0], arcs[k, 1]
         for u in range(width):
             qm[k, u], qe[k, u] = 1.0, fast.NOTHING
-        lands = _lands(arcs[k], left, label_ends)
-        if frames == 0 or lands == 2:
+        first = _first(arcs[k], left, label_ends, width)
+        if first == width:
             continue
         _weight(arcs[k], width, m, e, wm, we)
         to = (place + frames) % (reach + 1)
         to_m, to_e = ring_m[to], ring_e[to]
-        first = width - 1 - labels if lands == 1 else 0
-        for u in range(max(first, 0), width - labels):
+        for u in range(first, width - labels):
             qm[k, u], qe[k, u] = wm[u] * to_m[u + labels], we[u] + to_e[u + labels]
             bm[u], be[u] = _add(bm[u], be[u], qm[k, u], qe[k, u])
     for u in range(width):
