@@ -2,14 +2,14 @@
 
 Usage: python scripts/pictures.py [--output docs/pictures] [--joint bible_step3000.npz]
 
-The heat map is computed: occupancies of one utterance by the joint of a trained model (a file as `samplewise bench export` makes
-it), and the nodes that a call looks at. Without such a file the other drawings are made alone. Colours are those of Okabe and
-Ito; texts are in the colour of the page's.
+The heat map is computed: occupancies of one utterance by the joint of a trained model (a file as `samplewise bench export`
+makes it). Without such a file the other drawings are made alone. Colours are those of Okabe and Ito.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from html import escape
 from pathlib import Path
 
@@ -102,7 +102,7 @@ def lattice() -> Drawing:
                 drawing.line(x + 9, y, x + step - 9, y, GREY, 1, True)
             if u < labels:
                 drawing.line(x, y - 9, x, y - step + 9, GREY, 1, True)
-    for (t, u), (t2, u2) in zip(path, path[1:], strict=False):
+    for (t, u), (t2, u2) in itertools.pairwise(path):
         colour = BLUE if t2 > t else ORANGE
         dx, dy = (9, 0) if t2 > t else (0, -9)
         drawing.line(x0 + step * t + dx, y0 - step * u + dy, x0 + step * t2 - dx, y0 - step * u2 - dy, colour, 4, True)

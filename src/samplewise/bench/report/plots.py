@@ -24,7 +24,8 @@ from samplewise.plan.budget import MIB
 
 LETTERS = {"batch": "batch B", "frames": "frames T", "labels": "labels U", "classes": "classes V"}
 LABELS = {
-    "auto": "samplewise", "guided": "samplewise, guided", "tiled": "samplewise, tiled", "tiled-exact": "samplewise, tiled, tolerance 0",
+    "auto": "samplewise", "guided": "samplewise, guided", "tiled": "samplewise, tiled",
+    "tiled-exact": "samplewise, tiled, tolerance 0",
     "samplewise": "one utterance at a time", "batched": "4-D tensors, ours", "plain": "4-D tensors, plain PyTorch",
     YARDSTICK: "three matrix products", "fast-rnnt-pruned": "fast_rnnt, pruned (biased)", "fast-rnnt": "fast_rnnt",
     "optimized-transducer": "optimized_transducer", "warprnnt-numba": "NeMo's numba loss",
