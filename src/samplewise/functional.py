@@ -185,7 +185,6 @@ def rnnt_loss(
     return losses if weights is None else (losses * weights.to(losses)).sum()
 
 
-@torch.compiler.disable
 def joint_loss(
     joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
     target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0,
@@ -226,19 +225,32 @@ def joint_loss(
     >>> joint.output.weight.grad.shape
     torch.Size([30, 8])
     """
+    run = _joint_loss
+    if torch.compiler.is_compiling():  # `disable` loads the compiler, a second that others need not wait for
+        run = torch.compiler.disable(run)
+    return run(
+        joint, encoder_out, predictor_out, (targets, encoder_lengths, target_lengths), reduction, normalizer, blank=blank,
+        on_nonfinite=on_nonfinite, fastemit_lambda=fastemit_lambda, topology=topology,
+    )  # fmt: skip
+
+
+def _joint_loss(
+    joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, integers: tuple[Tensor, Tensor, Tensor], reduction: str,
+    normalizer: float | Tensor | None, *, blank: int, on_nonfinite: str, fastemit_lambda: float, topology: Topology | str,
+) -> Tensor:  # fmt: skip
     checks.check_choice("reduction", reduction, checks.REDUCTIONS)
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
     checks.check_joint(joint)
     checks.check_three_dimensional(encoder_out=encoder_out, predictor_out=predictor_out)
     checks.same_size("predictor_out", predictor_out.shape[0], "utterances", "encoder_out", encoder_out.shape[0])
-    checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
-    weights = reduction_weights(reduction, target_lengths, normalizer)
+    checks.check_integers(*integers, encoder_out.shape[0])
+    weights = reduction_weights(reduction, integers[2], normalizer)
     weights = None if weights is None else weights.to(encoder_out.device)
     call, learned = JointCall.of(
         joint, blank=blank, on_nonfinite=on_nonfinite, fastemit_lambda=checks.check_fastemit(fastemit_lambda),
         topology=checks.check_topology(topology).key,
     )  # fmt: skip
-    return JointLoss.apply(call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned)
+    return JointLoss.apply(call, weights, *integers, encoder_out, predictor_out, *learned)
 
 
 def reduction_weights(reduction: str, target_lengths: Tensor, normalizer: float | Tensor | None = None) -> Tensor | None:
