@@ -296,6 +296,7 @@ def test_bad_inputs(changes, words):
         assert word in str(caught.value), str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of what the compiler looks at
 @pytest.mark.parametrize("whole", [True, False], ids=["the call", "the joint"])
 def test_beside_the_compiler(whole):
     """A compiled step runs it as it is; a compiled joint is a joint."""
