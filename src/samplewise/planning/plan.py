@@ -141,16 +141,14 @@ def plan(
         dtype: of the matrix products.
         method, memory_budget: as in `transducer_loss`.
         share: share of nodes that carry the occupancy, for the estimate of the time: 0.4 is usual at random weights, 0.1 and
-        less
-            after training.
+            less after training.
         gradient: False plans an evaluation of the loss alone.
         device: whose memory and threads count.
         topology: as in `transducer_loss`.
 
     Raises:
         TransducerError: a size is not positive, the numbers of lengths and of utterances differ, or nothing fits the budget;
-        the
-            message says the least that works.
+            the message says the least that works.
 
     >>> import samplewise
     >>> p = samplewise.plan(batch=32, frames=400, labels=60, vocab=2048, dim=512)
