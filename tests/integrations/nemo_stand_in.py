@@ -1,4 +1,4 @@
-"""Joints with the attributes and the arithmetic of NeMo's, and a metric: what `samplewise.integrations.nemo` touches of them."""
+"""Joints with the attributes and the arithmetic of NeMo's, and a metric: what the patch touches of them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 
 import logging
 import random
+import runpy
 from collections import UserDict
+from pathlib import Path
 
 import pytest
 import torch
@@ -253,3 +255,9 @@ def test_bad_input_is_named_as_nemo_names_it(changes, message):
     if changes.keys() & {"log_probs"} and given["log_probs"].dim() == 4:
         with pytest.raises(TransducerError, match="log_probs has 5 columns, 3 of them for durations"):
             RNNTLoss(5, loss_name="tdt", loss_kwargs=TDT)(**given)
+
+
+def test_the_example_runs(capsys):
+    runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples" / "train_nemo.py"), run_name="__main__")
+    losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines() if line.startswith("loss ")]
+    assert len(losses) == 5 and losses[-1] < losses[0]
