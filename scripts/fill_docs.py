@@ -43,8 +43,8 @@ def reductions() -> str:
     losses, lengths = torch.tensor([6.0, 3.0, 2.0], dtype=torch.float64), torch.tensor([4, 1, 0])
     rows = []
     for name, formula in FORMULAS.items():
-        value = (losses * reduction_weights(name, lengths)).sum()
-        shown = "6, 3, 2" if name == "none" else f"{value:.4g}"
+        weights = reduction_weights(name, lengths)
+        shown = "6, 3, 2" if weights is None else f"{(losses * weights).sum():.4g}"
         rows.append(f"| `{name!r}` | {formula} | {shown} |".replace("'", '"'))
     return "\n".join(rows)
 

@@ -63,6 +63,11 @@ def test_version(capsys):
     assert capsys.readouterr().out[0].isdigit()
 
 
+def test_the_package_runs():
+    done = subprocess.run([sys.executable, "-m", "samplewise", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout[0].isdigit()
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -24,20 +24,21 @@ ALLOWED = {
     "kernels": {"errors", "kernels", "topology"},
     "plan": {"errors", "checks", "plan", "topology"},
     "checks": {"errors", "kernels", "topology"},
+    "labels": {"errors", "checks"},
     "vocabulary": {"errors", "checks"},
     "reference_topologies": {"topology"},
     "reference": {"reference_topologies", "topology"},
     "ops": {"errors", "checks", "kernels", "observe", "plan", "ops", "topology", "vocabulary"},
     "functional": {"errors", "checks", "ops", "plan", "topology", "vocabulary"},
     "modules": {"errors", "checks", "functional", "kernels", "plan", "topology", "vocabulary"},
-    "__init__": {"errors", "functional", "modules", "observe", "plan", "topology", "vocabulary"},
+    "__init__": {"errors", "functional", "labels", "modules", "observe", "plan", "topology", "vocabulary"},
     "cache": set(),
     "extras": set(),
     "strict_json": set(),
 }
 USERS = ("asr", "bench", "integrations", "cli", "__main__")  # they use the public names, and nothing imports them
 PUBLIC_TO_USERS = {"samplewise", "errors", "functional", "modules", "observe", "plan", "vocabulary", "checks", "reference"}
-PUBLIC_TO_USERS |= {"topology", "reference_topologies"}
+PUBLIC_TO_USERS |= {"topology", "reference_topologies", "labels"}
 PUBLIC_TO_USERS |= {"cache", "extras", "strict_json"}  # what users share with each other
 
 

@@ -3,6 +3,7 @@
 from samplewise import topology
 from samplewise.errors import TransducerError
 from samplewise.functional import joint_loss, rnnt_loss, transducer_loss
+from samplewise.labels import label_lengths
 from samplewise.modules import Joiner, TransducerLoss
 from samplewise.observe import Observation, observe
 from samplewise.plan import Plan, plan
@@ -16,6 +17,7 @@ __all__ = [
     "TransducerError",
     "TransducerLoss",
     "joint_loss",
+    "label_lengths",
     "observe",
     "plan",
     "rnnt_loss",

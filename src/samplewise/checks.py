@@ -145,6 +145,19 @@ def check_fastemit(fastemit_lambda: float) -> float:
     return number
 
 
+def check_normalizer(normalizer: object, reduction: str) -> None:
+    """That it is a positive number, or a tensor of one element, for losses that are added up."""
+    if normalizer is None:
+        return
+    if reduction == "none":
+        raise TransducerError(f"normalizer is {normalizer}, but reduction is 'none', which gives each loss as it is")
+    if isinstance(normalizer, Tensor):
+        if normalizer.numel() != 1:
+            raise TransducerError(f"normalizer has shape {tuple(normalizer.shape)}; it must be one number")
+    elif not 0.0 < check_number("normalizer", normalizer) < math.inf:
+        raise TransducerError(f"normalizer is {normalizer}; it must be a positive number")
+
+
 def check_topology(topology: Topology | str) -> Topology:
     """The topology itself, or that of a name."""
     found = topology if isinstance(topology, Topology) else None

@@ -32,7 +32,7 @@ examples:
   samplewise train recipes/digits.yaml --resume
       Go on after Ctrl-C, SIGTERM or a crash, from the last whole checkpoint, as if nothing had happened. With
       --set training.steps=N and a larger N a run is extended, if its schedule is constant_with_warmup or inverse_sqrt.
-  torchrun --nproc_per_node 4 -m samplewise.cli train recipes/digits.yaml
+  torchrun --nproc_per_node 4 -m samplewise train recipes/digits.yaml
       On four processes; every one takes training.batch_size utterances a step.
 """
 EVALUATE_EXAMPLES = """\

@@ -26,6 +26,7 @@ def transducer_loss(
     vocabulary: SampledVocabulary | None = None, fastemit_lambda: float = 0.0,
     on_nonfinite: str = "keep", topology: Topology | str = "regular", delay_penalty: float = 0.0,
     alignment: Tensor | None = None, dropout: float = 0.0, dropout_seed: int | None = None, clamp: float = -1.0,
+    normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Exact transducer (RNN-T) loss of a joint network z = act(encoder_out + predictor_out), logits = z weight^T + bias.
 
@@ -69,6 +70,9 @@ def transducer_loss(
             method, memory or padding; None draws one from PyTorch's default generator. torch.compile with fullgraph wants
             one, and compiles anew for each.
         clamp: if positive, every element of an utterance's dL/dlogits is bounded to -clamp..clamp, before the reduction.
+        normalizer: the sum of the losses is divided by this number, in place of what `reduction` says ("none" is an error): of
+            a batch in several parts, or on several machines, that of all of them, such as a count of labels. A tensor of one
+            element is taken as it is; a number must be positive.
 
     Returns:
         float32 loss (float64 for float64 inputs), a scalar or (B,).
@@ -116,16 +120,16 @@ def transducer_loss(
         encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, classes, class_bias, alignment,
     )  # fmt: skip
     wanted = _wanted(encoder_out, predictor_out, weight, bias)
-    if reduction == "none":
+    loss_weights = reduction_weights(reduction, target_lengths, normalizer)
+    if loss_weights is None:
         return transducer_each(*inputs, wanted, *options)
-    loss_weights = reduction_weights(reduction, target_lengths)
     return transducer_sum(*inputs, loss_weights, wanted, *options)[0]
 
 
 def rnnt_loss(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int = -1, clamp: float = -1,
     reduction: str = "mean", fused_log_softmax: bool = True, *, fastemit_lambda: float = 0.0,
-    topology: Topology | str = "regular",
+    topology: Topology | str = "regular", normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """RNN-T loss of logits that already exist; the contract is that of `torchaudio.functional.rnnt_loss`.
 
@@ -143,6 +147,7 @@ def rnnt_loss(
             sigma is taken from them all the same.
         fastemit_lambda: as in `transducer_loss`; torchaudio's has none.
         topology: what arcs leave a node, as in `transducer_loss`; "hat" makes its probabilities of scores alone.
+        normalizer: as in `transducer_loss`.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,).
@@ -175,17 +180,16 @@ def rnnt_loss(
         )
     clamp = checks.check_clamp(clamp)
     options = (blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda), lattice.key)
+    weights = reduction_weights(reduction, target_lengths, normalizer)
     losses = rnnt(logits, targets, logit_lengths, target_lengths, *options, gradient, "keep")[0]
-    if reduction == "none":
-        return losses
-    return (losses * reduction_weights(reduction, target_lengths).to(losses)).sum()
+    return losses if weights is None else (losses * weights.to(losses)).sum()
 
 
 @torch.compiler.disable
 def joint_loss(
     joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
     target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0,
-    on_nonfinite: str = "keep", topology: Topology | str = "regular",
+    on_nonfinite: str = "keep", topology: Topology | str = "regular", normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Transducer loss of any joint network, utterance by utterance: one utterance's logits are the most that exists at a time.
 
@@ -196,7 +200,7 @@ def joint_loss(
             utterance at a time.
         encoder_out: (B, T, E) acoustic encodings.
         predictor_out: (B, U+1, P) label encodings; row u has seen u labels.
-        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite, topology: as in
+        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite, topology, normalizer: as in
             `transducer_loss`.
 
     Returns:
@@ -228,7 +232,8 @@ def joint_loss(
     checks.check_three_dimensional(encoder_out=encoder_out, predictor_out=predictor_out)
     checks.same_size("predictor_out", predictor_out.shape[0], "utterances", "encoder_out", encoder_out.shape[0])
     checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
-    weights = None if reduction == "none" else reduction_weights(reduction, target_lengths).to(encoder_out.device)
+    weights = reduction_weights(reduction, target_lengths, normalizer)
+    weights = None if weights is None else weights.to(encoder_out.device)
     call, learned = JointCall.of(
         joint, blank=blank, on_nonfinite=on_nonfinite, fastemit_lambda=checks.check_fastemit(fastemit_lambda),
         topology=checks.check_topology(topology).key,
@@ -236,10 +241,16 @@ def joint_loss(
     return JointLoss.apply(call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned)
 
 
-def reduction_weights(reduction: str, target_lengths: Tensor) -> Tensor:
-    """The weights (B,) that make a reduction of losses a weighted sum; float64 where the lengths' device has it."""
+def reduction_weights(reduction: str, target_lengths: Tensor, normalizer: float | Tensor | None = None) -> Tensor | None:
+    """The weights (B,) that make a reduction of losses a weighted sum; float64 where the lengths' device has it. None for
+    "none"."""
+    checks.check_normalizer(normalizer, reduction)
+    if reduction == "none":
+        return None
     batch = target_lengths.shape[0]
     ones = torch.ones(batch, dtype=wide_dtype(target_lengths.device), device=target_lengths.device)
+    if normalizer is not None:
+        return ones / (normalizer.detach().reshape(()).to(ones) if isinstance(normalizer, Tensor) else normalizer)
     if reduction == "mean":
         return ones / batch
     if reduction == "mean_volume":

@@ -54,11 +54,12 @@ class TransducerLoss(nn.Module):
     def forward(
         self, encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
         encoder_lengths: Tensor, target_lengths: Tensor, vocabulary: SampledVocabulary | None = None, *,
-        alignment: Tensor | None = None, dropout_seed: int | None = None,
+        alignment: Tensor | None = None, dropout_seed: int | None = None, normalizer: float | Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         return transducer_loss(
             encoder_out, predictor_out, weight, bias, targets, encoder_lengths, target_lengths, vocabulary=vocabulary,
-            alignment=alignment, dropout=self.dropout if self.training else 0.0, dropout_seed=dropout_seed, **self.options,
+            alignment=alignment, dropout=self.dropout if self.training else 0.0, dropout_seed=dropout_seed,
+            normalizer=normalizer, **self.options,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

@@ -185,6 +185,25 @@ def test_a_missing_recipe_suggests_a_near_one(tmp_path):
         load_recipe(tmp_path / "digit.yaml")
 
 
+@pytest.mark.parametrize("given", ["digits", "digits.yaml", "recipes/digits.yaml"])
+def test_recipes_come_with_the_package(given, tmp_path, monkeypatch):
+    """From any directory; a file of one's own goes before them."""
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(given) == load_recipe(RECIPES[0].parent / "digits.yaml")
+    (tmp_path / "recipes").mkdir()
+    for own in ("digits", "digits.yaml", "recipes/digits.yaml"):
+        (tmp_path / own).write_text(MINIMAL)
+    assert load_recipe(given).name == "a"
+
+
+def test_a_missing_recipe_suggests_one_that_comes_with_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"no recipe at recipes/digit.yaml; did you mean 'recipes/digits.yaml'"):
+        load_recipe("recipes/digit.yaml")
+    with pytest.raises(UserError, match="no recipe at elsewhere/digits.yaml"):
+        load_recipe("elsewhere/digits.yaml")
+
+
 @pytest.mark.parametrize("change", ["training.steps", "=3", "a=[", "training.steps.x=1"])
 def test_a_wrong_change_is_refused(tmp_path, change):
     with pytest.raises(UserError):

@@ -70,6 +70,16 @@ def test_targets_are_met_missed_or_left_out():
     assert all(target.value(Results([row("quick-random", "auto")])) is None for target in TARGETS)
 
 
+def test_every_library_beside_auto():
+    made = [
+        row("migrate", "auto", times=[0.1] * 4, workspace=1 << 20), row("migrate", "plain", times=[0.4] * 4, workspace=8 << 20),
+        row("migrate", "gemm3"), row("migrate", "torchaudio", "not installed"), row("migrate", "nemo", times=[1.5] * 4),
+    ]  # fmt: skip
+    table = all_tables(Results(made))["libraries"].splitlines()[2:]
+    assert [line.split(" | ")[1] for line in table] == ["auto", "plain", "nemo"]
+    assert "| plain | 400 ms | 4× | 8.0 MiB | 8× |" in table[1] and "| 15× |" in table[2]
+
+
 def test_what_went_wrong_is_in_the_table_and_busy_rows_are_marked():
     results = Results([*rows(), row("planted", "batched", busy=True), row("planted", "plain", "out of memory")])
     table = all_tables(results)["planted"]

@@ -268,7 +268,7 @@ def take(waiting: Sequence[Plan], directory: Path) -> tuple[Plan, FileLock] | No
 
 def start(recipe: str, plan: Plan, directory: Path, data: str | None, *, one_thread: bool) -> subprocess.Popen:
     """A process that trains; one that was stopped before goes on."""
-    command = [sys.executable, "-m", "samplewise.cli", "train", recipe, "--output", str(directory / plan.name), "--resume"]
+    command = [sys.executable, "-m", "samplewise", "train", recipe, "--output", str(directory / plan.name), "--resume"]
     for change in plan.changes:
         command += ["--set", change]
     command += ["--data", data] if data is not None else []

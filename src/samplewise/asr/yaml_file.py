@@ -34,10 +34,28 @@ def parse(text: str, what: str) -> Any:
         raise UserError(f"{what}: {error or type(error).__name__}") from None
 
 
+def shipped() -> Path:
+    """The directory of the recipes that come with samplewise: inside the package, or beside `src` in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "recipes"
+    return inside if inside.is_dir() else package.parents[1] / "recipes"
+
+
+def located(path: Path) -> Path:
+    """The file itself, or what `digits`, `digits.yaml` and `recipes/digits.yaml` mean where there is no such file: one of the
+    recipes that come with samplewise."""
+    if path.is_file() or path.parent not in (Path(), Path("recipes")):
+        return path
+    own = (shipped() / path.name).with_suffix(".yaml")
+    return own if own.is_file() else path
+
+
 def read_values(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Keys and values of a YAML file, those of its base included."""
+    path = located(path)
     if not path.is_file():
         near = sorted(str(p) for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        near = near or sorted(f"recipes/{p.name}" for p in shipped().glob("*.yaml"))
         hint = suggest(str(path), near) if near else "; a recipe is a YAML file such as recipes/digits.yaml"
         raise UserError(f"no recipe at {path}{hint}")
     try:

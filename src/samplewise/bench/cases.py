@@ -243,8 +243,17 @@ def long() -> list[Case]:
     ]
 
 
+def migrate() -> list[Case]:
+    """One batch for every library side by side: 8 utterances of 16 s at 80 ms a frame, 1025 word pieces, as NeMo's recipes have
+    them; at random weights, and as sure as a trained model."""
+    methods = ("auto", "plain", YARDSTICK, *PEER_METHODS)
+    base = Case("migrate", "random", 8, 200, 60, 1025, 640, ragged=True, methods=methods)
+    return [base, replace(base, name="migrate-planted", weights="planted")]
+
+
 SUITES = {
-    made.__name__: made for made in (quick, trained, table, accuracy, headline, sweep, axes, lattice, sampled, scaling, long)
+    made.__name__: made
+    for made in (quick, trained, table, accuracy, headline, sweep, axes, lattice, sampled, scaling, long, migrate)
 }
 FROM_FILES = ("trained", "scaling")  # suites whose cases are joints of trained models, which the repository does not hold
 

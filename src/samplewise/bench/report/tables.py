@@ -27,6 +27,7 @@ def all_tables(results: Results) -> dict[str, str]:
         ("targets", targets_table),
         ("accuracy", accuracy_table),
         ("headline", headline_table),
+        ("libraries", libraries_table),
         ("active", active_table),
         ("machine", machine_table),
         ("peers", peers_table),
@@ -183,6 +184,26 @@ def headline_table(results: Results) -> Table:
             f"{peer}: {seconds_of(results, case.name, peer)}, {bytes_of(results, case.name, peer)}" if peer
             else (told or ["none installed"])[0],
         ))  # fmt: skip
+    return header, body
+
+
+def libraries_table(results: Results) -> Table:
+    """Every library on one batch, and what `auto` takes in its place."""
+    header = ("batch", "library", "time", "of `auto`", "workspace", "of `auto`", "error of the loss", "of the gradients")
+    body = []
+    for case in (case.name for case in suite("migrate")):
+        for row in results.of_case(case):
+            method = row["method"]
+            if row["status"] != "ok" or Method.parse(method).kind == "yardstick":
+                continue
+            times = results.quotient(case, method, "auto")
+            ours, space = results.workspace(case, "auto"), results.workspace(case, method)
+            check = row["check"]
+            body.append((
+                row["sizes"]["weights"], shown(row), seconds_of(results, case, method), f"{times:.3g}×" if times else "",
+                bytes_of(results, case, method), f"{space / ours:.3g}×" if ours and space is not None else "",
+                error(check["loss"]) if check else "", error(check["gradient"]) if check else "",
+            ))  # fmt: skip
     return header, body
 
 
