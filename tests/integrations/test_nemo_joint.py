@@ -184,12 +184,12 @@ def test_the_metric_sees_the_whole_batch():
     enc, dec = encodings()
     given = (enc, dec, FRAMES, TRANSCRIPTS, LABELS)
     loss, wer, errors, words = joint(*given, compute_wer=True, keep_hypotheses=True)
-    assert loss.requires_grad and (wer, errors, words) == (30 / 13, 30, 13)
+    assert loss.requires_grad and (errors, words) == (30, 13) and wer == errors / words
     assert joint.wer.synchronised == [False] and joint.wer._to_sync and joint.wer.seen is None
     assert joint.hypotheses == ["hypothesis"] * 5
     assert joint(*given)[1:] == (None, None, None) and joint.hypotheses is None
     found = joint.eval()(enc, None, FRAMES, TRANSCRIPTS, LABELS, compute_wer=True)
-    assert found == (None, 30 / 13, 30, 13) and joint.wer.synchronised == [False, True]
+    assert found == (None, wer, 30, 13) and joint.wer.synchronised == [False, True]
 
 
 def test_a_metric_that_fails_leaves_its_synchronisation():
@@ -321,3 +321,13 @@ def test_half_precision_and_autocast():
         loss = joint(*inputs, FRAMES, TRANSCRIPTS, LABELS)[0]
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss.double(), right, rtol=0.02, atol=0.0)
+
+
+def test_a_model_whose_loss_is_refused_stays_as_it_was():
+    joint = made(fuse_loss_wer=False)
+    joint.set_fuse_loss_wer(False)
+    for loss, message in ((OfNemo(GraphWTransducerLoss(), "sum"), "the loss is a OfNemo"), (None, "the joint has no loss")):
+        model = Model(joint, loss, Metric())
+        with pytest.raises(TransducerError, match=message):
+            patch(model)
+        assert not joint.fuse_loss_wer and "forward" not in vars(joint)

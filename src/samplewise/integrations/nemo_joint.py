@@ -108,10 +108,10 @@ class FusedForward:
         if not compute_wer:
             joint.hypotheses = [] if keep_hypotheses else None
             return loss, None, None, None
-        return loss, *self._errors(encoder_outputs.detach(), *integers, keep_hypotheses)
+        return loss, *self._errors(encoder_outputs.detach(), *integers, keep=keep_hypotheses)
 
     def _loss(self, encoder_out: Tensor, predictor_out: Tensor, frames: Tensor, targets: Tensor, labels: Tensor) -> Tensor:
-        joint, loss, output = self.joint, loss_of(self.joint), output_of(self.joint)
+        joint, loss, output = self.joint, loss_of(self.joint, self.joint.loss), output_of(self.joint)
         topology, vocabulary = loss.drawn(), sampled_by(joint, targets, labels, loss.blank)
         unused = loss.topology.extra - topology.extra  # durations, where omega leaves them out
         options: dict[str, Any] = {
@@ -135,7 +135,7 @@ class FusedForward:
         )  # fmt: skip
         return loss.valued(value)
 
-    def _errors(self, encoder_outputs: Tensor, frames: Tensor, targets: Tensor, labels: Tensor, keep: bool) -> tuple:
+    def _errors(self, encoder_outputs: Tensor, frames: Tensor, targets: Tensor, labels: Tensor, *, keep: bool) -> tuple:
         """Word error rate, errors and words of the batch."""
         joint, wer = self.joint, self.joint.wer
         if wer is None:
@@ -163,15 +163,15 @@ def _check_encodings(joint: Any, encoder_outputs: Tensor, decoder_outputs: Tenso
             raise TransducerError(f"{name} must be (B, {size}, length), features first, but has shape {tuple(tensor.shape)}")
 
 
-def loss_of(joint: Any) -> RNNTLoss:
-    """The settings of a joint's loss, checked against the joint.
+def loss_of(joint: Any, given: Any) -> RNNTLoss:
+    """The settings of a loss, checked against the joint.
 
     Raises:
-        TransducerError: it has no loss, or one that does not go with the joint.
+        TransducerError: there is none, or it does not go with the joint.
     """
-    if joint.loss is None:
+    if given is None:
         raise TransducerError("fuse_loss_wer is set, but the joint has no loss: set_loss gives it one")
-    loss, hat = RNNTLoss.of(joint.loss), hasattr(joint, "blank_pred")
+    loss, hat = RNNTLoss.of(given), hasattr(joint, "blank_pred")
     for special, kind in (("blank_pred", "HATJoint"), ("n_samples", "SampledRNNTJoint")):
         if hasattr(joint, special) and loss.topology.name != "regular":
             raise TransducerError(f"the joint is a {kind}, but its loss is {loss.loss_name!r}: it must be plain RNN-T")
@@ -235,16 +235,16 @@ def patch(
     present = vars(joint).get("forward")
     if present is not None and not isinstance(present, FusedForward):
         raise TransducerError(f"the joint's forward has been replaced by {present!r} already")
-    fused_by_patch = present.fused_by_patch if present is not None else False
+    fused_by_patch = not joint.fuse_loss_wer or (present is not None and present.fused_by_patch)
     if not joint.fuse_loss_wer:
         if joint is model:
             raise TransducerError(
                 "the joint computes no loss: give the model to patch, or call set_fuse_loss_wer(True, loss, metric) before"
             )
+        loss_of(joint, model.loss)
         joint.set_fuse_loss_wer(True, model.loss, model.wer)
-        fused_by_patch = True
-    if joint.loss is not None:
-        loss_of(joint)
+    elif joint.loss is not None:
+        loss_of(joint, joint.loss)
     joint.forward = FusedForward(
         joint, {"method": method, "memory_budget": memory_budget, "tolerance": tolerance}, fused_by_patch
     )

@@ -158,8 +158,8 @@ class RNNTLoss(nn.Module):
         """With NeMo's factor of the value, of which gradients know nothing."""
         return loss + self.fastemit_lambda * loss.detach() if self.fastemit_lambda else loss
 
-    def _each(self, log_probs: Tensor, *integers: Tensor) -> Tensor:
-        topology, extra = self.drawn(), self.topology.extra
+    def _each(self, log_probs: Tensor, targets: Tensor, frames: Tensor, labels: Tensor) -> Tensor:
+        topology, extra, integers = self.drawn(), self.topology.extra, (targets, frames, labels)
         tokens, durations = log_probs.split((log_probs.shape[3] - extra, extra), 3)
         options: dict[str, Any] = {
             "blank": self.blank, "reduction": "none", "fastemit_lambda": self.fastemit_lambda, "topology": topology,
