@@ -331,3 +331,12 @@ def test_a_model_whose_loss_is_refused_stays_as_it_was():
         with pytest.raises(TransducerError, match=message):
             patch(model)
         assert not joint.fuse_loss_wer and "forward" not in vars(joint)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"method": "tield"}, "method is 'tield'; it must be"), ({"memory_budget": "many"}, "memory_budget is 'many'"),
+    ({"tolerance": 2}, "tolerance is 2; it must be"),
+])  # fmt: skip
+def test_options_are_checked_at_once(options, message):
+    with pytest.raises(TransducerError, match=message):
+        patch(made(), **options)

@@ -15,6 +15,7 @@ from samplewise.functional import joint_loss, transducer_loss
 from samplewise.integrations.names import renamed
 from samplewise.integrations.nemo_loss import RNNTLoss
 from samplewise.integrations.reductions import REDUCTIONS
+from samplewise.modules import TransducerLoss
 from samplewise.vocabulary import SampledVocabulary
 
 logger = logging.getLogger("samplewise")
@@ -231,6 +232,8 @@ def patch(
     Raises:
         TransducerError: it is not such a model; its loss is of another kind; `clamp` with TDT or HAT.
     """
+    options: dict[str, Any] = {"method": method, "memory_budget": memory_budget, "tolerance": tolerance}
+    TransducerLoss(**options)  # says what is wrong with them
     joint = joint_of(model)
     present = vars(joint).get("forward")
     if present is not None and not isinstance(present, FusedForward):
@@ -245,9 +248,7 @@ def patch(
         joint.set_fuse_loss_wer(True, model.loss, model.wer)
     elif joint.loss is not None:
         loss_of(joint, joint.loss)
-    joint.forward = FusedForward(
-        joint, {"method": method, "memory_budget": memory_budget, "tolerance": tolerance}, fused_by_patch
-    )
+    joint.forward = FusedForward(joint, options, fused_by_patch)
     return model
 
 
