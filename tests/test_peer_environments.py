@@ -36,7 +36,10 @@ def test_a_failing_test_and_a_failed_installation_fail(script, monkeypatch, caps
     assert script.main([]) == 1
     out = capsys.readouterr().out
     assert "| nemo | not installed | nemo has no wheel |" in out
-    assert "| no_such_library | not tested | a reason; import here: ModuleNotFoundError: No module named 'no_such_library' |" in out
+    assert (
+        "| no_such_library | not tested | a reason; import here: ModuleNotFoundError: No module named 'no_such_library' |"
+        in out
+    )
     assert script.main(["k2"]) == 1 and "no_such_library" not in capsys.readouterr().out
     with pytest.raises(SystemExit, match="no tests of espnet; there are those of nemo, k2"):
         script.main(["espnet"])
@@ -50,7 +53,10 @@ def test_the_status_is_that_of_the_tests(script, monkeypatch, tmp_path, capsys, 
     monkeypatch.setattr(script, "HERE", {"pytest": str(path)})
     monkeypatch.setattr(script, "LEFT_OUT", {})
     assert script.main([]) == status
-    assert f"| pytest | {'FAILED (exit status 1)' if status else 'passed'} | pytest {pytest.__version__} |" in capsys.readouterr().out
+    assert (
+        f"| pytest | {'FAILED (exit status 1)' if status else 'passed'} | pytest {pytest.__version__} |"
+        in capsys.readouterr().out
+    )
 
 
 def test_what_can_be_imported_after_all_is_said(script):

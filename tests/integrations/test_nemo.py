@@ -140,10 +140,10 @@ def test_omega_draws_plain_rnnt_by_pythons_random():
         False: RNNTLoss(5, None, "tdt", TDT)(logits(9), TARGETS, T, U),
         True: samplewise.rnnt_loss(plain[..., :6], TARGETS, T, U, blank=5, reduction="none"),
     }
-    random.seed(4)
+    random.seed(0)
     draws = [random.uniform(0, 1) < 0.5 for _ in range(6)]
     assert len(set(draws)) == 2
-    random.seed(4)
+    random.seed(0)
     for drawn in draws:
         leaf = logits(9)
         value = loss(leaf, TARGETS, T, U)
@@ -188,10 +188,11 @@ class GraphWTransducerLoss:
     blank = 5
 
 
-class OfNemo:
+class OfNemo(torch.nn.Module):
     """NeMo's RNNTLoss: its function, and the reduction."""
 
     def __init__(self, inner, reduction):
+        super().__init__()
         self._loss, self.reduction = inner, reduction
 
 
@@ -204,7 +205,7 @@ def test_settings_of_nemos_own():
     assert other.topology == samplewise.topology.multi_blank((2, 4), sigma=0.05) and other.reduction is None
     assert RNNTLoss.of(found) is found and found._loss.blank == 5
     for loss in (OfNemo(GraphWTransducerLoss(), "sum"), torch.nn.CTCLoss()):
-        with pytest.raises(TransducerError, match="must be NeMo's RNNTLoss of one of RNNTLossNumba, .* or samplewise's"):
+        with pytest.raises(TransducerError, match=r"must be NeMo's RNNTLoss of one of RNNTLossNumba, .* or samplewise's"):
             RNNTLoss.of(loss)
 
 

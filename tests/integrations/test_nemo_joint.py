@@ -134,7 +134,7 @@ def test_masking_zeroes_rows_of_the_predictor():
     torch.manual_seed(1)
     wide = torch.rand(5, 7, 1) > 0.5
     patch(joint)
-    loss, gradients = run(joint, seed=1)
+    loss, _ = run(joint, seed=1)
     acoustic, label = joint.enc(encodings()[0].transpose(1, 2)), joint.pred(encodings()[1].transpose(1, 2))
     head = joint.joint_net[-1]
     integers = (TRANSCRIPTS, FRAMES, LABELS)
@@ -209,7 +209,7 @@ def test_a_model_that_is_not_fused_becomes_so_until_unpatched():
     assert patch(model) is model and joint.fuse_loss_wer and joint.loss is model.loss and joint.wer is model.wer
     loss = run(joint)[0]
     torch.testing.assert_close(loss, model.loss(whole, TRANSCRIPTS, FRAMES, LABELS))
-    patch(model, memory_budget="1MiB", method="tiled")  # once more, with other options
+    patch(model, memory_budget="4MiB", method="tiled")  # once more, with other options
     torch.testing.assert_close(run(joint)[0], loss)
     assert unpatch(model) is model and not joint.fuse_loss_wer and joint.loss is None and "forward" not in vars(joint)
     torch.testing.assert_close(joint(*encodings()), whole)

@@ -201,9 +201,7 @@ def sampled_by(joint: Any, targets: Tensor, target_lengths: Tensor, blank: int) 
     return SampledVocabulary(classes, torch.zeros(classes.shape, dtype=torch.float64), count, blank)
 
 
-def patch(
-    model: Any, *, method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None
-) -> Any:
+def patch(model: Any, *, method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None) -> Any:
     """Let the joint of a NeMo model, or a joint, compute its loss by one `samplewise.transducer_loss`, without the 4-D tensor.
 
         asr_model = EncDecRNNTBPEModel(cfg=cfg.model, trainer=trainer)

@@ -38,6 +38,7 @@ CLASSES = {
     "TDTLossNumba": "tdt", "TDTLossPytorch": "tdt_pytorch",
 }  # fmt: skip
 
+
 class RNNTLoss(nn.Module):
     """`nemo.collections.asr.losses.rnnt.RNNTLoss` without NeMo: the same arguments, call and numbers, on any device.
 
@@ -175,6 +176,7 @@ class RNNTLoss(nn.Module):
         shown = {"num_classes": self.blank, "reduction": self.reduction, "loss_name": self.loss_name, **options}
         return ", ".join(f"{name}={value!r}" for name, value in shown.items()) + f", topology={self.topology}"
 
+
 class _BothGradients(torch.autograd.Function):
     """One of two equal losses, whose gradients add up."""
 
@@ -186,4 +188,3 @@ class _BothGradients(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream):
         return upstream, upstream
-
