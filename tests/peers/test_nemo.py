@@ -115,10 +115,8 @@ def run(joint, labels=LABELS, seed=0, **changes):
     generator = torch.Generator().manual_seed(3)
     inputs = [torch.randn(5, size, n, generator=generator).requires_grad_() for size, n in ((16, 23), (14, 7))]
     torch.manual_seed(seed)
-    loss, *rest = joint(
-        encoder_outputs=inputs[0], decoder_outputs=inputs[1], encoder_lengths=FRAMES, transcripts=TRANSCRIPTS,
-        transcript_lengths=labels, compute_wer=True, **changes,
-    )  # fmt: skip
+    given = {"encoder_lengths": FRAMES, "transcripts": TRANSCRIPTS, "transcript_lengths": labels, "compute_wer": True} | changes
+    loss, *rest = joint(encoder_outputs=inputs[0], decoder_outputs=inputs[1], **given)
     (loss * torch.arange(1.0, 1 + loss.numel()).reshape(loss.shape)).sum().backward()
     return loss.detach(), [x.grad for x in (*inputs, *joint.parameters())], rest
 
@@ -179,8 +177,15 @@ def test_hat_of_another_activation():
     assert_same(made(HATJoint, "relu"))
 
 
-def test_sampled_joint_with_all_classes():
-    assert_same(made(SampledRNNTJoint, n_samples=12).train())
+def test_sampled_joint_with_all_classes_is_the_full_one():
+    """Theirs is, too, if the smallest of the transcripts' numbers, padding included, is no label: that one they take for the
+    blank."""
+    labels = torch.where(torch.arange(6) < LABELS[:, None], TRANSCRIPTS.clamp(min=1), 0)
+    joint = made(SampledRNNTJoint, n_samples=12, fused_batch_size=5).train()
+    assert_same(joint, transcripts=labels)
+    theirs, right = run(joint)[0], run(made())[0]
+    assert (TRANSCRIPTS == 0).any() and (theirs - right).abs() > 1e-3
+    close(run(patch(joint))[0], right)
 
 
 def test_copies_and_hypotheses():
@@ -223,7 +228,10 @@ def model(fused: bool, loss_name="default", durations=None):
             "jointnet": {"joint_hidden": 20, "activation": "relu", "dropout": 0.0},
         },
         "loss": {"loss_name": loss_name, **settings},
-        "decoding": {"strategy": "greedy_batch", "greedy": {"max_symbols": 5}},
+        "decoding": {
+            "strategy": "greedy_batch", "greedy": {"max_symbols": 5},
+            **({"durations": durations, "model_type": "tdt"} if durations else {}),
+        },
         "optim": {"name": "sgd", "lr": 0.1},
     }  # fmt: skip
     torch.manual_seed(7)
@@ -241,7 +249,7 @@ def trained(nemo_model):
                       enable_model_summary=False, log_every_n_steps=1)  # fmt: skip
     nemo_model.set_trainer(trainer)
     torch.manual_seed(9)
-    trainer.fit(nemo_model, train_dataloaders=[batch])
+    trainer.fit(nemo_model, train_dataloaders=torch.utils.data.DataLoader([batch], batch_size=None))
     return trainer.callback_metrics["train_loss"], {name: x.detach() for name, x in nemo_model.named_parameters()}
 
 
@@ -252,8 +260,10 @@ def test_a_model_trains_the_same(fused):
     assert ours.joint.fuse_loss_wer
     (loss, right), (again, got) = trained(stock), trained(ours)
     close(again, loss)
+    fresh = dict(model(fused).named_parameters())
     for name in right:
         close(got[name], right[name], 1e-4)
+    assert sum((right[name] != fresh[name]).any().item() for name in right) > 20
 
 
 def test_tdt_trains_on_the_cpu():

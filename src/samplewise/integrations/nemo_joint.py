@@ -118,21 +118,22 @@ class FusedForward:
         options: dict[str, Any] = {
             "blank": loss.blank, "reduction": REDUCTIONS[loss.reduction], "fastemit_lambda": loss.fastemit_lambda,
         }  # fmt: skip
-        integers = (targets, frames, labels)
         if isinstance(output, str):
             if vocabulary is not None or loss.clamp > 0:
                 raise TransducerError(f"the joint can have no sampled vocabulary and no clamp, as {output}")
             _say_once(output)
             whole = _Whole(joint, unused)
+            integers = (targets, frames, labels)
             return loss.valued(joint_loss(whole, encoder_out, predictor_out, *integers, topology=topology, **options))
         acoustic, label = joint.project_encoder(encoder_out), joint.project_prednet(predictor_out)
-        hat, rows = hasattr(joint, "blank_pred"), len(output.weight) - unused
+        hat, weight, bias = hasattr(joint, "blank_pred"), output.weight, output.bias
+        if unused:
+            weight, bias = weight[:-unused], None if bias is None else bias[:-unused]
         if joint.training and joint.masking_prob > 0 and not hat:
             label = label * (torch.rand(*label.shape[:2], 1) > joint.masking_prob).to(label)
         value = transducer_loss(
-            acoustic, label, output.weight[:rows], None if output.bias is None else output.bias[:rows], *integers,
-            activation=output.activation, dropout=output.dropout, topology="hat" if hat else topology, clamp=loss.clamp,
-            vocabulary=vocabulary, **options, **self.options,
+            acoustic, label, weight, bias, targets, frames, labels, activation=output.activation, dropout=output.dropout,
+            topology="hat" if hat else topology, clamp=loss.clamp, vocabulary=vocabulary, **options, **self.options,
         )  # fmt: skip
         return loss.valued(value)
 

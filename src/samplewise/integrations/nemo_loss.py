@@ -147,8 +147,8 @@ class RNNTLoss(nn.Module):
         checks.check_choice("reduction", self.reduction, tuple(REDUCTIONS))  # type: ignore[arg-type]
         losses = torch.cat(losses) if isinstance(losses, list) else losses
         lengths = torch.cat(target_lengths) if isinstance(target_lengths, list) else target_lengths
-        ours = REDUCTIONS[self.reduction]
-        return losses if ours == "none" else (losses * reduction_weights(ours, lengths).to(losses)).sum()
+        weights = reduction_weights(REDUCTIONS[self.reduction], lengths)
+        return losses if weights is None else (losses * weights.to(losses)).sum()
 
     def drawn(self) -> Topology:
         """The lattice of a call: what `omega` decides."""
