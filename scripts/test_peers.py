@@ -4,7 +4,7 @@ Usage: python scripts/test_peers.py [PEER ...]
 
 A peer is one that has tests/peers/test_PEER.py; its environment is that of `samplewise bench install PEER`, made where there is
 none, with what it lacks taken from the present one. transformers is tested in the present environment. The status is 1 if a
-test fails, or if a peer that can be had here could not be installed.
+test fails or none runs, and if a peer could not be installed, other than one that has to be built from source here.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def test_here(peer: str, path: str) -> Row | None:
     return test(peer, sys.executable, path, {peer: module.__version__})
 
 
-def test_there(peer: str) -> Row:
-    """Install a peer if it is not yet, and run its tests."""
+def test_there(peer: str, named: bool) -> Row:
+    """Install a peer if it is not yet, and run its tests. `named`: it was asked for by name."""
     if peer not in PEERS:
         return Row(peer, "FAILED", f"tests/peers/test_{peer}.py is of no known peer: {', '.join(PEERS)}", True)
     found = locate(PEERS[peer])
@@ -71,7 +71,7 @@ def test_there(peer: str) -> Row:
         try:
             install(peer, None, print)
         except BenchError as error:
-            return Row(peer, "not installed", str(error), True)
+            return Row(peer, "not installed", str(error), failed=not PEERS[peer].build or named)
         found = locate(PEERS[peer])
     assert not isinstance(found, str), found  # `install` has seen that it can be imported
     return test(peer, found.python, f"tests/peers/test_{peer.replace('-', '_')}.py", found.versions)
@@ -98,7 +98,7 @@ def main(wanted: list[str]) -> int:
         raise SystemExit(f"no tests of {', '.join(unknown)}; there are those of {', '.join(known)}")
     chosen = wanted or known
     rows = [row for peer, path in HERE.items() if peer in chosen and (row := test_here(peer, path)) is not None]
-    rows += [test_there(peer) for peer in with_tests() if peer in chosen]
+    rows += [test_there(peer, peer in wanted) for peer in with_tests() if peer in chosen]
     if not wanted:
         rows += [left_out(peer, reason) for peer, reason in LEFT_OUT.items()]
     print(f"\n{table(rows)}")
