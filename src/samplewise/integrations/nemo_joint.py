@@ -216,7 +216,7 @@ def patch(model: Any, *, method: str = "auto", memory_budget: int | str | None =
     `masking_prob`; `temperature` where NeMo divides by it; the sums of errors and words. What differs: the word error rate
     is that of the batch, where NeMo's is the mean of its parts'; `omega` is drawn once a batch; dropout's masks are others, and
     in a HATJoint the blank and the labels share one; HAT's 1 - P(blank) is not kept above 1e-6; a SampledRNNTJoint draws once
-    for the batch, and padding is no label.
+    for the batch, padding is no label, and the smallest label is not taken for the blank.
 
     A joint with adapters, a HATJoint whose activation is not tanh, and layers that were put in the place of NeMo's go through
     `samplewise.joint_loss`: NeMo's own modules, the logits of one utterance at a time. The log says so.
