@@ -179,6 +179,15 @@ def test_other_joints_go_through_their_own_layers_one_utterance_at_a_time(change
     assert reason in caplog.text
 
 
+def test_dropouts_of_a_hat_that_differ_are_kept_by_its_own_layers(caplog):
+    nemo_joint._say_once.cache_clear()
+    joint = made(HATJoint, dropout=0.5).train()
+    joint.blank_pred[1].p = 0.25
+    with caplog.at_level(logging.WARNING, "samplewise"):
+        run(patch(joint))
+    assert "its labels from tanh, with dropout 0.25 and 0.5" in caplog.text
+
+
 def test_the_metric_sees_the_whole_batch():
     joint = patch(made()).train()
     enc, dec = encodings()

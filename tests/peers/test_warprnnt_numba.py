@@ -12,7 +12,9 @@ INTEGERS = (LABELS, torch.tensor([12, 5, 9, 1], dtype=torch.int32), torch.tensor
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
-@pytest.mark.parametrize("options", [{}, {"fastemit_lambda": 0.1}, {"clamp": 0.05}, {"fastemit_lambda": 0.1, "clamp": 0.02}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"fastemit_lambda": 0.1}, {"clamp": 0.05}, {"fastemit_lambda": 0.1, "clamp": 0.02}], ids=str
+)
 def test_loss_and_gradient(options, reduction):
     found = []
     for library in (theirs, ours):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import checks
+from samplewise.choices import Activation, Method
 from samplewise.errors import TransducerError
 from samplewise.functional import joint_loss, transducer_loss
 from samplewise.integrations.names import renamed
@@ -20,7 +21,7 @@ from samplewise.vocabulary import SampledVocabulary
 
 logger = logging.getLogger("samplewise")
 
-ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
+ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
 
 
 class Output(NamedTuple):
@@ -28,7 +29,7 @@ class Output(NamedTuple):
 
     weight: Tensor
     bias: Tensor | None
-    activation: str
+    activation: Activation
     dropout: float
 
 
@@ -202,7 +203,9 @@ def sampled_by(joint: Any, targets: Tensor, target_lengths: Tensor, blank: int) 
     return SampledVocabulary(classes, torch.zeros(classes.shape, dtype=torch.float64), count, blank)
 
 
-def patch(model: Any, *, method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None) -> Any:
+def patch(
+    model: Any, *, method: Method = "auto", memory_budget: int | str | None = None, tolerance: float | None = None
+) -> Any:
     """Let the joint of a NeMo model, or a joint, compute its loss by one `samplewise.transducer_loss`, without the 4-D tensor.
 
         asr_model = EncDecRNNTBPEModel(cfg=cfg.model, trainer=trainer)
