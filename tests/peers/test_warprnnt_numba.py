@@ -22,8 +22,6 @@ def test_loss_and_gradient(options, reduction):
         loss = library.RNNTLossNumba(blank=8, reduction=reduction, **options)(leaf, *INTEGERS)
         (loss * torch.arange(1.0, 1 + loss.numel())).sum().backward()
         found.append((loss.detach(), leaf.grad))
-        value = library.rnnt_loss(ACTS.clone(), *INTEGERS, blank=8, reduction=reduction, **options)
-        torch.testing.assert_close(value, loss.detach())
     (right, gradient), (got, other) = found
     assert got.shape == right.shape and got.dtype == right.dtype
     torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-5)
