@@ -4,6 +4,7 @@ from samplewise import topology
 from samplewise.errors import TransducerError
 from samplewise.functional import joint_loss, rnnt_loss, transducer_loss
 from samplewise.labels import label_lengths
+from samplewise.lattice import lattice_loss
 from samplewise.modules import Joiner, TransducerLoss
 from samplewise.observe import Observation, observe
 from samplewise.plan import Plan, plan
@@ -18,6 +19,7 @@ __all__ = [
     "TransducerLoss",
     "joint_loss",
     "label_lengths",
+    "lattice_loss",
     "observe",
     "plan",
     "rnnt_loss",

@@ -129,7 +129,7 @@ def transducer_loss(
 def rnnt_loss(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int = -1, clamp: float = -1,
     reduction: str = "mean", fused_log_softmax: bool = True, *, fastemit_lambda: float = 0.0,
-    topology: Topology | str = "regular", normalizer: float | Tensor | None = None,
+    topology: Topology | str = "regular", delay_penalty: float = 0.0, normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """RNN-T loss of logits that already exist; the contract is that of `torchaudio.functional.rnnt_loss`.
 
@@ -147,7 +147,7 @@ def rnnt_loss(
             sigma is taken from them all the same.
         fastemit_lambda: as in `transducer_loss`; torchaudio's has none.
         topology: what arcs leave a node, as in `transducer_loss`; "hat" makes its probabilities of scores alone.
-        normalizer: as in `transducer_loss`.
+        delay_penalty, normalizer: as in `transducer_loss`.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,).
@@ -179,9 +179,12 @@ def rnnt_loss(
             " of log-probabilities the loss is that of topology 'regular'"
         )
     clamp = checks.check_clamp(clamp)
-    options = (blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda), lattice.key)
+    options = (
+        blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda), lattice.key, gradient, "keep",
+        checks.check_finite("delay_penalty", delay_penalty),
+    )  # fmt: skip
     weights = reduction_weights(reduction, target_lengths, normalizer)
-    losses = rnnt(logits, targets, logit_lengths, target_lengths, *options, gradient, "keep")[0]
+    losses = rnnt(logits, targets, logit_lengths, target_lengths, *options)[0]
     return losses if weights is None else (losses * weights.to(losses)).sum()
 
 
@@ -189,7 +192,8 @@ def rnnt_loss(
 def joint_loss(
     joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
     target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0,
-    on_nonfinite: str = "keep", topology: Topology | str = "regular", normalizer: float | Tensor | None = None,
+    on_nonfinite: str = "keep", topology: Topology | str = "regular", delay_penalty: float = 0.0,
+    normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Transducer loss of any joint network, utterance by utterance: one utterance's logits are the most that exists at a time.
 
@@ -200,8 +204,8 @@ def joint_loss(
             utterance at a time.
         encoder_out: (B, T, E) acoustic encodings.
         predictor_out: (B, U+1, P) label encodings; row u has seen u labels.
-        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite, topology, normalizer: as in
-            `transducer_loss`.
+        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite, topology, delay_penalty,
+            normalizer: as in `transducer_loss`.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of
@@ -236,7 +240,7 @@ def joint_loss(
     weights = None if weights is None else weights.to(encoder_out.device)
     call, learned = JointCall.of(
         joint, blank=blank, on_nonfinite=on_nonfinite, fastemit_lambda=checks.check_fastemit(fastemit_lambda),
-        topology=checks.check_topology(topology).key,
+        topology=checks.check_topology(topology).key, delay_penalty=checks.check_finite("delay_penalty", delay_penalty),
     )  # fmt: skip
     return JointLoss.apply(call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned)
 
