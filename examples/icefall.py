@@ -67,10 +67,10 @@ y_padded, y_lens = torch.randint(1, CLASSES, (4, 10)), torch.tensor([10, 7, 9, 4
 model = Transducer()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 losses = []
-for batch in range(12):
+for _ in range(12):
     loss = model(x, x_lens, y_padded, y_lens)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    losses.append(float(loss) / 4)
+    losses.append(loss.item() / 4)
 print(f"loss an utterance: {losses[0]:.2f} at first, {losses[-1]:.2f} after {len(losses)} steps")

@@ -55,11 +55,11 @@ joiner, simple_am_proj, simple_lm_proj = Joiner(), nn.Linear(DIM, CLASSES), nn.L
 modules = nn.ModuleList([embedding, joiner, simple_am_proj, simple_lm_proj])
 optimizer = torch.optim.Adam([encoder_out, *modules.parameters()], lr=0.02)
 losses = []
-for batch in range(12):
+for _ in range(12):
     decoder_out = embedding(nn.functional.pad(symbols, (1, 0)))  # (B, S+1, DIM), of the blank and the symbols
     simple_loss, pruned_loss = step(joiner, simple_am_proj, simple_lm_proj, encoder_out, decoder_out, symbols, boundary)
     optimizer.zero_grad()
     (0.5 * simple_loss + pruned_loss).backward()
     optimizer.step()
-    losses.append(float(pruned_loss) / 4)
+    losses.append(pruned_loss.item() / 4)
 print(f"pruned loss an utterance: {losses[0]:.2f} at first, {losses[-1]:.2f} after {len(losses)} steps")

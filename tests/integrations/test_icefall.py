@@ -13,6 +13,7 @@ from torch import nn
 from samplewise import TransducerError
 from samplewise.integrations import k2
 from samplewise.integrations.icefall import joiner_loss
+from samplewise.integrations.k2_arguments import REDUCTIONS, RNNT_TYPES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -80,8 +81,8 @@ def compare(joiner, encoder_out, decoder_out, symbols, boundary, hat=False, proj
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("reduction", k2.REDUCTIONS)
-@pytest.mark.parametrize("rnnt_type", k2.RNNT_TYPES)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("rnnt_type", RNNT_TYPES)
 def test_it_is_k2s_loss_of_all_logits(rnnt_type, reduction):
     compare(*make(Joiner()), rnnt_type=rnnt_type, reduction=reduction, delay_penalty=0.1)
 
@@ -96,7 +97,7 @@ def test_hat_and_projected_inputs():
     compare(*make(Joiner()), project_input=False)
 
 
-@pytest.mark.parametrize("reduction", k2.REDUCTIONS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("delay_penalty", [0.0, 0.2])
 def test_begins(delay_penalty, reduction):
     joiner, encoder_out, decoder_out, symbols, _ = make(Joiner())

@@ -34,15 +34,15 @@ def make(frames=FRAMES, labels=LABELS, dtype=torch.float64, pad=1, seed=0):
     return lp_blank.to(dtype), lp_label.to(dtype), torch.tensor(frames), torch.tensor(labels)
 
 
-def truth(lp_blank, lp_label, frames, labels, *, topology, delay_penalty=0.0, loss=log_likelihood):
+def truth(lp_blank, lp_label, frames, labels, *, topology, delay_penalty=0.0, by=log_likelihood):
     """Losses (B,), differentiable."""
     losses = []
     for b, (t, u) in enumerate(zip(frames.tolist(), labels.tolist(), strict=True)):
         by_label = torch.nn.functional.pad(lp_label[b, :t, :u], (0, 1), value=NOWHERE)
         found = torch.stack((lp_blank[b, :t, : u + 1], by_label)).clamp(min=NOWHERE)
         penalty = delay_penalty * ((t - 1) / 2 - torch.arange(t, dtype=found.dtype)[:, None])
-        total = loss(found, topology, penalty)
-        losses.append(total if loss is enumerated else -total)
+        total = by(found, topology, penalty)
+        losses.append(total if by is enumerated else -total)
     return torch.stack(losses)
 
 
@@ -66,7 +66,7 @@ def test_the_sum_over_all_alignments(kind, penalty):
     problem = make()
     options = {"topology": kind, "delay_penalty": penalty}
     value, gradients = run(samplewise.lattice_loss, problem, UPSTREAM, **options)
-    right, right_gradients = run(truth, problem, UPSTREAM, **options, loss=enumerated)
+    right, right_gradients = run(truth, problem, UPSTREAM, **options, by=enumerated)
     right = torch.where(right > -NOWHERE / 2, math.inf, right)
     torch.testing.assert_close(value, right, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradients, tuple(right_gradients), rtol=1e-11, atol=1e-12)
@@ -85,9 +85,9 @@ def test_reductions_and_dtypes(dtype, reduction):
     right, right_gradients = run(truth, wide, upstream.double(), reduction, topology=KINDS[0])
     assert value.dtype == torch.promote_types(dtype, torch.float32) and {x.dtype for x in gradients} == {dtype}
     eps = torch.finfo(value.dtype).eps
-    torch.testing.assert_close(value.double(), right, rtol=4 * eps, atol=0)
+    torch.testing.assert_close(value.double(), right, rtol=8 * eps, atol=0)
     for one, two in zip(gradients, right_gradients, strict=True):
-        torch.testing.assert_close(one.double(), two, rtol=4 * torch.finfo(dtype).eps, atol=1e-6 * (eps > 1e-10))
+        torch.testing.assert_close(one.double(), two, rtol=max(4 * torch.finfo(dtype).eps, 1e-12), atol=8 * eps)
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -45,9 +45,9 @@ def test_small_and_large_scores(scale, dtype, monkeypatch):
     right, right_gradients = run(dense, x.double(), y.double(), upstream)
     assert value.dtype == torch.promote_types(dtype, torch.float32) and gradients[0].dtype == dtype
     eps = torch.finfo(value.dtype).eps
-    torch.testing.assert_close(value.double(), right, rtol=4 * eps, atol=8 * eps)
+    torch.testing.assert_close(value.double(), right, rtol=4 * eps, atol=16 * eps)
     for one, two in zip(gradients, right_gradients, strict=True):
-        slack = 32 * eps + (torch.finfo(dtype).eps if dtype in (torch.bfloat16, torch.float16) else 0.0)
+        slack = (32 + scale) * eps + (torch.finfo(dtype).eps if dtype in (torch.bfloat16, torch.float16) else 0.0)
         torch.testing.assert_close(one.double(), two, rtol=slack, atol=slack)
 
 
@@ -92,5 +92,7 @@ def test_autocast_has_no_part():
 def test_opcheck_and_gradcheck(scale):
     x, y = (rows.requires_grad_() for rows in make(scale, torch.float64, (2, 2, 3, 9)))
     torch.library.opcheck(pair_sums, (x, y))
-    torch.library.opcheck(pair_sums_gradient, (x.detach(), y.detach(), pair_sums(x, y)[1].detach(), torch.randn(2, 2, 3).double()))
+    torch.library.opcheck(
+        pair_sums_gradient, (x.detach(), y.detach(), pair_sums(x, y)[1].detach(), torch.randn(2, 2, 3).double())
+    )
     assert torch.autograd.gradcheck(lambda *rows: pair_sums(*rows)[0], (x, y))

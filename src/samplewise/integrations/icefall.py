@@ -9,10 +9,8 @@ import samplewise
 from samplewise import checks
 from samplewise.errors import TransducerError
 from samplewise.functional import reduction_weights
-from samplewise.integrations.boundary import read
+from samplewise.integrations.k2_arguments import REDUCTIONS, RNNT_TYPES, penalty_of, read
 
-REDUCTIONS = ("none", "mean", "sum")
-RNNT_TYPES = ("regular", "modified", "constrained")
 PARTS = ("encoder_proj", "decoder_proj", "output_linear")
 
 
@@ -73,7 +71,7 @@ def joiner_loss(
         raise TransducerError(f"boundary[{b}] leaves utterance {b} 0 frames of encoder_out; it must have 1 or more")
     if project_input:
         encoder_out, decoder_out = joiner.encoder_proj(encoder_out), joiner.decoder_proj(decoder_out)
-    penalty, labels = max(checks.check_finite("delay_penalty", delay_penalty), 0.0), call.symbols
+    penalty, labels = penalty_of(delay_penalty), call.symbols
     if not call.starts_at_zero:
         first, low = call.places[:, 0], call.places[:, 1]
         encoder_out, decoder_out, labels = _from(encoder_out, first), _from(decoder_out, low), _from(labels, low)
@@ -82,7 +80,7 @@ def joiner_loss(
         reduction=reduction, topology="hat" if use_hat_loss else rnnt_type, delay_penalty=penalty, **options,
     )  # fmt: skip
     if penalty and not call.starts_at_zero:  # k2's penalty counts from frame 0, wherever an utterance begins
-        late = penalty / 2 * call.places[:, 0] * call.places[:, 3]
+        late = penalty / 2 * (call.places[:, 0] * call.places[:, 3]).double()
         weights = reduction_weights(reduction, call.lengths[1], options.get("normalizer"))
         loss = loss + (late if weights is None else (late * weights.cpu()).sum()).to(loss)
     return loss
@@ -92,7 +90,9 @@ def _output_layer(joiner: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Weight (C, D) and bias (C,) of the last layer."""
     missing = [name for name in PARTS if not isinstance(getattr(joiner, name, None), nn.Module)]
     if missing:
-        raise TransducerError(f"joiner, a {type(joiner).__name__}, has no {' and no '.join(missing)}: it must be icefall's Joiner")
+        raise TransducerError(
+            f"joiner, a {type(joiner).__name__}, has no {' and no '.join(missing)}: it must be icefall's Joiner"
+        )
     layer = joiner.output_linear
     if hasattr(layer, "get_weight") and hasattr(layer, "get_bias"):  # icefall's old ScaledLinear
         return layer.get_weight(), layer.get_bias()

@@ -26,13 +26,24 @@ from torch import Tensor
 import samplewise
 from samplewise import checks
 from samplewise.errors import TransducerError
-from samplewise.integrations.boundary import Call, places_of, read
+from samplewise.integrations.k2_arguments import (
+    REDUCTIONS,
+    Pair,
+    check_floats,
+    check_ranges,
+    in_lattice,
+    loss_of,
+    penalty_of,
+    places_of,
+    recursion_sizes,
+    scales_of,
+    with_logits,
+    with_occupation,
+    with_pruned,
+    with_rows,
+    without_padding,
+)
 from samplewise.ops import arc_scores, pruning
-
-RNNT_TYPES = ("regular", "modified", "constrained")
-REDUCTIONS = ("none", "mean", "sum")
-
-Pair = tuple[Tensor, Tensor]
 
 
 def rnnt_loss(
@@ -49,15 +60,15 @@ def rnnt_loss(
     >>> logits, symbols = torch.randn(2, 9, 4, 7, requires_grad=True), torch.tensor([[1, 2, 3], [4, 0, 0]])
     >>> k2.rnnt_loss(logits, symbols, 0, boundary=torch.tensor([[0, 0, 3, 9], [0, 0, 1, 5]]), reduction="sum").backward()
     """
-    call = _of_logits(logits, symbols, termination_symbol, boundary, rnnt_type)
+    call = with_logits(logits, symbols, termination_symbol, boundary, rnnt_type)
     checks.check_choice("reduction", reduction, REDUCTIONS)
     if call.starts_at_zero and call.has_frames:
         return samplewise.rnnt_loss(
             logits, call.symbols, *call.lengths, blank=call.blank, reduction=reduction, topology=rnnt_type,
-            delay_penalty=_penalty(delay_penalty),
+            delay_penalty=penalty_of(delay_penalty),
         )  # fmt: skip
     scores = arc_scores.of_logits(logits, call.symbols, call.blank)
-    return _loss(scores, call, rnnt_type, delay_penalty, reduction)[0]
+    return loss_of(scores, call, rnnt_type, delay_penalty, reduction)[0]
 
 
 def rnnt_loss_simple(
@@ -76,9 +87,9 @@ def rnnt_loss_simple(
     >>> px_grad.shape, py_grad.shape
     (torch.Size([2, 3, 10]), torch.Size([2, 4, 9]))
     """
-    call = _of_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type)
+    call = with_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type)
     scores = arc_scores.of_sums(lm, am, call.symbols, call.blank)
-    loss, grads = _loss(scores, call, rnnt_type, delay_penalty, reduction, return_grad)
+    loss, grads = loss_of(scores, call, rnnt_type, delay_penalty, reduction, return_grad)
     return (loss, grads) if return_grad else loss
 
 
@@ -97,12 +108,12 @@ def rnnt_loss_smoothed(
     >>> lm, am = torch.randn(2, 4, 7, requires_grad=True), torch.randn(2, 9, 7)
     >>> k2.rnnt_loss_smoothed(lm, am, torch.tensor([[1, 2, 3], [4, 5, 6]]), 0, lm_only_scale=0.25, am_only_scale=0.0).backward()
     """
-    call = _of_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type)
-    scales = _scales(lm_only_scale, am_only_scale)
-    lm = lm if am_only_scale else _without_padding(lm, call.places[:, 1], call.places[:, 3] + 1)
-    am = _without_padding(am, call.places[:, 0], call.places[:, 2])
+    call = with_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type)
+    scales = scales_of(lm_only_scale, am_only_scale)
+    lm = lm if am_only_scale else without_padding(lm, call.places[:, 1], call.places[:, 3] + 1)
+    am = without_padding(am, call.places[:, 0], call.places[:, 2])
     scores = arc_scores.smoothed(lm, am, call.symbols, call.blank, *scales)
-    loss, grads = _loss(scores, call, rnnt_type, delay_penalty, reduction, return_grad)
+    loss, grads = loss_of(scores, call, rnnt_type, delay_penalty, reduction, return_grad)
     return (loss, grads) if return_grad else loss
 
 
@@ -121,9 +132,9 @@ def rnnt_loss_pruned(
     >>> k2.rnnt_loss_pruned(torch.randn(1, 9, 2, 7), torch.tensor([[3]]), ranges, 0).shape
     torch.Size([])
     """
-    call, ranges = _of_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type, True)
+    call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type)
     scores = arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, use_hat_loss)
-    return _loss(scores, call, rnnt_type, delay_penalty, reduction)[0]
+    return loss_of(scores, call, rnnt_type, delay_penalty, reduction)[0]
 
 
 def get_rnnt_logprobs(
@@ -131,8 +142,8 @@ def get_rnnt_logprobs(
     boundary: Tensor | None = None,
 ) -> Pair:  # fmt: skip
     """(px, py) of the simple loss, as k2.get_rnnt_logprobs: differentiable, with all padding in them."""
-    call = _of_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type, False)
-    return _in_lattice(arc_scores.of_sums(lm, am, call.symbols, call.blank), call, rnnt_type, boundary)
+    call = with_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type, False)
+    return in_lattice(arc_scores.of_sums(lm, am, call.symbols, call.blank), call, rnnt_type, boundary)
 
 
 def get_rnnt_logprobs_smoothed(
@@ -140,17 +151,17 @@ def get_rnnt_logprobs_smoothed(
     boundary: Tensor | None = None, rnnt_type: str = "regular",
 ) -> Pair:  # fmt: skip
     """(px, py) of the smoothed loss, as k2.get_rnnt_logprobs_smoothed."""
-    call = _of_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type, False)
-    scales = _scales(lm_only_scale, am_only_scale)
-    return _in_lattice(arc_scores.smoothed(lm, am, call.symbols, call.blank, *scales), call, rnnt_type, boundary)
+    call = with_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type, False)
+    scales = scales_of(lm_only_scale, am_only_scale)
+    return in_lattice(arc_scores.smoothed(lm, am, call.symbols, call.blank, *scales), call, rnnt_type, boundary)
 
 
 def get_rnnt_logprobs_joint(
     logits: Tensor, symbols: Tensor, termination_symbol: int, rnnt_type: str = "regular", boundary: Tensor | None = None,
 ) -> Pair:  # fmt: skip
     """(px, py) of logits (B, T, S+1, C), as k2.get_rnnt_logprobs_joint."""
-    call = _of_logits(logits, symbols, termination_symbol, boundary, rnnt_type, False)
-    return _in_lattice(arc_scores.of_logits(logits, call.symbols, call.blank), call, rnnt_type, boundary)
+    call = with_logits(logits, symbols, termination_symbol, boundary, rnnt_type, False)
+    return in_lattice(arc_scores.of_logits(logits, call.symbols, call.blank), call, rnnt_type, boundary)
 
 
 def get_rnnt_logprobs_pruned(
@@ -158,8 +169,8 @@ def get_rnnt_logprobs_pruned(
     rnnt_type: str = "regular",
 ) -> Pair:  # fmt: skip
     """(px, py) of pruned logits (B, T, s_range, C), -inf outside of ranges, as k2.get_rnnt_logprobs_pruned."""
-    call, ranges = _of_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type, False)
-    return _in_lattice(arc_scores.of_pruned(logits, call.symbols, ranges, call.blank), call, rnnt_type, boundary)
+    call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type, False)
+    return in_lattice(arc_scores.of_pruned(logits, call.symbols, ranges, call.blank), call, rnnt_type, boundary)
 
 
 def get_hat_logprobs_pruned(
@@ -168,8 +179,8 @@ def get_hat_logprobs_pruned(
 ) -> Pair:  # fmt: skip
     """As `get_rnnt_logprobs_pruned`, with a sigmoid for the blank, as k2.rnnt_loss.get_hat_logprobs_pruned (where the
     termination symbol must be 0)."""
-    call, ranges = _of_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type, False)
-    return _in_lattice(arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, True), call, rnnt_type, boundary)
+    call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type, False)
+    return in_lattice(arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, True), call, rnnt_type, boundary)
 
 
 def mutual_information_recursion(
@@ -186,15 +197,9 @@ def mutual_information_recursion(
     tensor([10.])
     """
     checks.check_tensors(px=px, py=py)
-    if px.dim() != 3 or py.dim() != 3 or px.shape[0] == 0:
-        raise TransducerError(f"px and py must be three-dimensional, but have shapes {tuple(px.shape)} and {tuple(py.shape)}")
-    (B, S, columns), T = px.shape, py.shape[2]
-    if tuple(py.shape) != (B, S + 1, T) or columns not in (T, T + 1):
-        raise TransducerError(
-            f"px is {tuple(px.shape)} and py {tuple(py.shape)}; they must be (B, S, T+1), or (B, S, T), and (B, S+1, T)"
-        )
-    _check_floats(px=px, py=py)
-    places, _ = places_of(boundary, torch.zeros(B, S, dtype=torch.int64), T, "py")
+    S, T, _ = recursion_sizes(px=px, py=py)
+    check_floats(px=px, py=py)
+    places, _ = places_of(boundary, torch.zeros(len(px), S, dtype=torch.int64), T, "py")
     wanted = return_grad or (torch.is_grad_enabled() and (px.requires_grad or py.requires_grad))
     losses, grads = arc_scores.recursion(px, py, places, 0.0, wanted)
     return (-losses, grads) if return_grad else -losses
@@ -204,8 +209,8 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
     """Ranges (B, T, s_range) of the numbers of symbols to keep in each frame, from occupation probabilities, as
     k2.get_rnnt_prune_ranges (arXiv 2206.13236, section 3.2).
 
-    They do not go back, leave out no number, and end with the last one. s_range is at most S + 1 and, where px_grad is
-    (B, S, T+1), at least trunc((S - 1) / T) + 2. As in k2, begins of the boundary have no part in it.
+    They do not go back, leave out no number, and end with the last one. s_range becomes S + 1 if it is larger, and where
+    px_grad is (B, S, T+1) the largest trunc((s_end - 1) / t_end) + 2 if it is smaller. Begins have no part, as in k2.
 
     >>> import torch
     >>> from samplewise.integrations import k2
@@ -215,14 +220,15 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
     tensor([[0, 1],
             [2, 3]])
     """
-    width, step, limits = _of_ranges(px_grad, py_grad, boundary, s_range)
+    width, step, limits = with_occupation(px_grad, py_grad, boundary, s_range, True)
     gain = pruning.kept_probability(px_grad, py_grad, width)
     return pruning.ranges_of(gain, *limits, width, step)
 
 
 def get_rnnt_prune_ranges_deprecated(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_range: int) -> Tensor:
-    """As `get_rnnt_prune_ranges`, by k2's older rule: what is kept of all occupation probabilities."""
-    width, step, limits = _of_ranges(px_grad, py_grad, boundary, s_range)
+    """As `get_rnnt_prune_ranges`, by k2's older rule: what is kept of all occupation probabilities. s_range is never made
+    larger."""
+    width, step, limits = with_occupation(px_grad, py_grad, boundary, s_range, False)
     gain = pruning.kept_occupancy(px_grad, py_grad, width)
     return pruning.ranges_of(gain, *limits, width, step)
 
@@ -240,7 +246,7 @@ def do_rnnt_pruning(am: Tensor, lm: Tensor, ranges: Tensor) -> Pair:
     checks.check_tensors(am=am, lm=lm)
     if am.dim() != 3 or lm.dim() != 3 or lm.shape[0] != am.shape[0]:
         raise TransducerError(f"am must be (B, T, C) and lm (B, S+1, C), but have shapes {tuple(am.shape)}, {tuple(lm.shape)}")
-    ranges = _check_ranges(ranges, am, "am", lm.shape[1])
+    ranges = check_ranges(ranges, am, "am", lm.shape[1])
     utterance = torch.arange(len(lm), device=lm.device)[:, None, None]
     return am[:, :, None].expand(-1, -1, ranges.shape[2], -1), lm[utterance, ranges.to(lm.device)]
 
@@ -253,118 +259,3 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("k2"), name)
     except ImportError as error:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and k2 is not installed") from error
-
-
-def _loss(
-    scores: Pair, call: Call, rnnt_type: str, delay_penalty: float, reduction: str, return_grad: bool = False
-) -> tuple[Tensor, Pair]:
-    checks.check_choice("reduction", reduction, REDUCTIONS)
-    px, py = arc_scores.in_lattice(scores, rnnt_type, call.stop)
-    wanted = return_grad or (torch.is_grad_enabled() and (px.requires_grad or py.requires_grad))
-    losses, grads = arc_scores.recursion(px, py, call.places, _penalty(delay_penalty), wanted)
-    return {"none": lambda: losses, "mean": losses.mean, "sum": losses.sum}[reduction](), grads
-
-
-def _in_lattice(scores: Pair, call: Call, rnnt_type: str, boundary: Tensor | None) -> Pair:
-    return arc_scores.in_lattice(scores, rnnt_type, None if boundary is None else call.stop)
-
-
-def _penalty(delay_penalty: float) -> float:
-    """k2 takes a negative one for none."""
-    return max(checks.check_finite("delay_penalty", delay_penalty), 0.0)
-
-
-def _scales(lm_only_scale: float, am_only_scale: float) -> tuple[float, float]:
-    return checks.check_finite("lm_only_scale", lm_only_scale), checks.check_finite("am_only_scale", am_only_scale)
-
-
-def _of_rows(
-    lm: Tensor, am: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None, rnnt_type: str,
-    is_loss: bool = True,
-) -> Call:  # fmt: skip
-    """What goes with lm (B, S+1, C) and am (B, T, C)."""
-    checks.check_choice("rnnt_type", rnnt_type, RNNT_TYPES)
-    checks.check_tensors(lm=lm, am=am)
-    if am.dim() != 3 or lm.dim() != 3 or (lm.shape[0], lm.shape[2]) != (am.shape[0], am.shape[2]) or 0 in (*am.shape, *lm.shape):
-        raise TransducerError(
-            f"am must be (B, T, C) and lm (B, S+1, C), none of them 0, but have shapes {tuple(am.shape)}, {tuple(lm.shape)}"
-        )
-    _check_floats(lm=lm, am=am)
-    _, T, C = am.shape
-    return read(symbols, boundary, termination_symbol, am, C, T, "am", rows=("lm", lm.shape[1]), is_loss=is_loss)
-
-
-def _of_logits(
-    logits: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None, rnnt_type: str, is_loss: bool = True
-) -> Call:
-    """What goes with logits (B, T, S+1, C)."""
-    checks.check_choice("rnnt_type", rnnt_type, RNNT_TYPES)
-    checks.check_logits(logits)
-    _, T, width, C = logits.shape
-    return read(symbols, boundary, termination_symbol, logits, C, T, "logits", rows=("logits", width), is_loss=is_loss)
-
-
-def _of_pruned(
-    logits: Tensor, symbols: Tensor, ranges: Tensor, termination_symbol: int, boundary: Tensor | None, rnnt_type: str,
-    is_loss: bool,
-) -> tuple[Call, Tensor]:  # fmt: skip
-    """What goes with logits (B, T, s_range, C), and the ranges on their device."""
-    checks.check_choice("rnnt_type", rnnt_type, RNNT_TYPES)
-    checks.check_tensors(logits=logits)
-    if logits.dim() != 4 or 0 in logits.shape:
-        raise TransducerError(f"logits must be (B, T, s_range, C), none of them 0, but has shape {tuple(logits.shape)}")
-    _check_floats(logits=logits)
-    _, T, width, C = logits.shape
-    call = read(symbols, boundary, termination_symbol, logits, C, T, "logits", is_loss=is_loss)
-    ranges = _check_ranges(ranges, logits, "logits", symbols.shape[1] + 1)
-    checks.same_size("ranges", ranges.shape[2], "numbers a frame", "logits", width)
-    return call, ranges.to(logits.device)
-
-
-def _check_ranges(ranges: Tensor, like: Tensor, name: str, rows: int) -> Tensor:
-    checks.check_tensors(ranges=ranges)
-    if ranges.dtype not in (torch.int32, torch.int64) or ranges.dim() != 3 or tuple(ranges.shape[:2]) != tuple(like.shape[:2]):
-        raise TransducerError(
-            f"ranges must be ({like.shape[0]}, {like.shape[1]}, s_range) of int64 or int32, as {name} has shape"
-            f" {tuple(like.shape)}, but has shape {tuple(ranges.shape)} and is {ranges.dtype}"
-        )
-    wrong = (ranges < 0) | (ranges >= rows)
-    if bool(wrong.any()):
-        b, t, i = wrong.nonzero()[0].tolist()
-        raise TransducerError(f"ranges[{b}, {t}, {i}] is {int(ranges[b, t, i])}; it must be in 0..{rows - 1}, the numbers of symbols")
-    return ranges.to(torch.int64)
-
-
-def _of_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_range: int) -> tuple[int, int, Pair]:
-    """The width of ranges, the most that they go on, and frames and symbols of each utterance."""
-    checks.check_tensors(px_grad=px_grad, py_grad=py_grad, boundary=boundary)
-    if px_grad.dim() != 3 or py_grad.dim() != 3 or 0 in py_grad.shape:
-        raise TransducerError(
-            f"px_grad and py_grad must be three-dimensional, but have shapes {tuple(px_grad.shape)}, {tuple(py_grad.shape)}"
-        )
-    (B, S, columns), T = px_grad.shape, py_grad.shape[2]
-    if tuple(py_grad.shape) != (B, S + 1, T) or columns not in (T, T + 1):
-        raise TransducerError(
-            f"px_grad is {tuple(px_grad.shape)} and py_grad {tuple(py_grad.shape)}; they must be (B, S, T+1), or (B, S, T), and"
-            " (B, S+1, T)"
-        )
-    if tuple(boundary.shape) != (B, 4):
-        raise TransducerError(f"boundary must be ({B}, 4), but has shape {tuple(boundary.shape)}")
-    regular = columns == T + 1
-    width = min(max(checks.check_whole("s_range", s_range, 1), int((S - 1) / T) + 2 if regular else 1), S + 1)
-    boundary = boundary.to(px_grad.device)
-    return width, width - 1 if regular else 1, (boundary[:, 3], boundary[:, 2])
-
-
-def _check_floats(**tensors: Tensor) -> None:
-    for name, tensor in tensors.items():
-        if tensor.dtype not in checks.FLOATS:
-            raise TransducerError(f"{name} is {tensor.dtype}; it must be float32, float64, bfloat16 or float16")
-    checks.check_dtypes(False, **tensors)
-
-
-def _without_padding(x: Tensor, first: Tensor, count: Tensor) -> Tensor:
-    """x (B, N, C) with zeros beside the rows that an utterance uses."""
-    row = torch.arange(x.shape[1])[None]
-    unused = (row < first[:, None]) | (row >= (first + count)[:, None])
-    return x.masked_fill(unused[..., None].to(x.device), 0.0)

@@ -22,16 +22,17 @@ Scores = tuple[Tensor, Tensor]  # px, py
 
 def of_sums(lm: Tensor, am: Tensor, symbols: Tensor, blank: int) -> Scores:
     """Of the softmax over lm[b, s] + am[b, t]; lm (B, S+1, C), am (B, T, C), symbols (B, S)."""
+    lm, am = (x.to(real_dtype(x.dtype)) for x in (lm, am))  # once, or gradients add up in half precision
     denominators, _ = pair_sums(lm, am)  # (B, S+1, T)
-    lm, am = (x.to(denominators.dtype) for x in (lm, am))
     px = _by_frame(am, symbols) + _by_symbol(lm, symbols)[..., None] - denominators[:, :-1]
     return px, am[:, None, :, blank] + lm[:, :, None, blank] - denominators
 
 
 def smoothed(lm: Tensor, am: Tensor, symbols: Tensor, blank: int, lm_only: float, am_only: float) -> Scores:
     """`of_sums`, the softmax over lm alone, and that over am plus the log of the mean distribution of lm, by their shares."""
+    lm, am = (x.to(real_dtype(x.dtype)) for x in (lm, am))
     px, py = (x * (1.0 - lm_only - am_only) for x in of_sums(lm, am, symbols, blank))
-    lm, am = lm.to(px.dtype).log_softmax(2), am.to(px.dtype)
+    lm = lm.log_softmax(2)
     if lm_only:
         px = px + lm_only * _by_symbol(lm, symbols)[..., None]
         py = py + lm_only * lm[:, :, None, blank]
@@ -53,8 +54,8 @@ def of_logits(logits: Tensor, symbols: Tensor, blank: int) -> Scores:
 
 
 def of_pruned(logits: Tensor, symbols: Tensor, ranges: Tensor, blank: int, hat: bool = False) -> Scores:
-    """Of logits (B, T, R, C) that are there for R numbers of symbols a frame, `ranges` (B, T, R); -inf elsewhere. With `hat` the
-    blank has a sigmoid of its own, and the softmax is over the others."""
+    """Of logits (B, T, R, C) that are there for R numbers of symbols a frame, `ranges` (B, T, R); -inf elsewhere. With `hat`
+    the blank has a sigmoid of its own, and the softmax is over the others."""
     logits = logits.to(real_dtype(logits.dtype))
     B, T, _ = ranges.shape
     following = pad(symbols, (0, 1))[:, None].expand(-1, T, -1).gather(2, ranges)  # (B, T, R), of the last one anything
@@ -87,7 +88,7 @@ def in_lattice(scores: Scores, kind: str, stop: Tensor | None) -> Scores:
 def recursion(px: Tensor, py: Tensor, places: Tensor, delay_penalty: float, gradient: bool) -> tuple[Tensor, Scores]:
     """Losses (B,) of px (B, S, T+1), or (B, S, T) where symbols go on one frame, and py (B, S+1, T), and with `gradient` the
     posteriors in their form. places (B, 4): first frame, first symbol, frames and symbols."""
-    (B, S, columns), T = px.shape, py.shape[2]
+    (_, S, columns), T = px.shape, py.shape[2]
     kind = "regular" if columns == T + 1 else "modified"
     losses, gammas = given_arcs(py.transpose(1, 2), px.transpose(1, 2), places, kind, True, delay_penalty, gradient)
     if not gradient:

@@ -1,4 +1,4 @@
-"""The loss of log-probabilities of arcs that are given, as a PyTorch operator: wherever they come from, the lattice is the same.
+"""The loss of log-probabilities of arcs that are given, as a PyTorch operator.
 
 A lattice may begin at any node of the padded arrays, and end in two ways: by its last arc, as that of the losses does, or where
 it reaches its last node, as k2's recursion over px and py does. The second is the first with one frame more, which has labels
