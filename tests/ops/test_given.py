@@ -157,9 +157,13 @@ def by_hand(lp_blank, lp_label, row, moves, penalty):
 def test_lattices_that_begin_and_end_anywhere(kind, name):
     """Also without frames, and with labels behind the last blank."""
     g = torch.Generator().manual_seed(3)
-    lp_blank = torch.randn(4, 4, 4, generator=g, dtype=torch.float64).requires_grad_()
-    lp_label = torch.randn(4, 4 + (kind == "regular"), 3, generator=g, dtype=torch.float64).requires_grad_()
+    lp_blank = torch.randn(4, 4, 4, generator=g, dtype=torch.float64)
+    lp_label = torch.randn(4, 4 + (kind == "regular"), 3, generator=g, dtype=torch.float64)
     places = torch.tensor([[0, 0, 4, 3], [1, 1, 2, 2], [2, 3, 1, 0], [1, 0, 0, 2 if kind == "regular" else 0]])
+    for b, (t, u, frames, labels) in enumerate(places.tolist()):  # nobody's
+        lp_blank[b, :t], lp_blank[b, t + frames :], lp_blank[b, :, :u] = (math.nan,) * 3
+        lp_label[b, :t], lp_label[b, t + frames + (kind == "regular") :], lp_label[b, :, u + labels :] = (math.nan,) * 3
+    lp_blank, lp_label = lp_blank.requires_grad_(), lp_label.requires_grad_()
     with backend.use(name):
         losses, gammas = given_arcs(lp_blank, lp_label, places, kind, True, 0.1, True)
     right = -torch.stack([

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -70,7 +72,8 @@ def joiner_loss(
         b = int((call.places[:, 2] == 0).nonzero()[0])
         raise TransducerError(f"boundary[{b}] leaves utterance {b} 0 frames of encoder_out; it must have 1 or more")
     if project_input:
-        encoder_out, decoder_out = joiner.encoder_proj(encoder_out), joiner.decoder_proj(decoder_out)
+        encoder_out = joiner.get_submodule("encoder_proj")(encoder_out)
+        decoder_out = joiner.get_submodule("decoder_proj")(decoder_out)
     penalty, labels = penalty_of(delay_penalty), call.symbols
     if not call.starts_at_zero:
         first, low = call.places[:, 0], call.places[:, 1]
@@ -93,7 +96,7 @@ def _output_layer(joiner: nn.Module) -> tuple[Tensor, Tensor | None]:
         raise TransducerError(
             f"joiner, a {type(joiner).__name__}, has no {' and no '.join(missing)}: it must be icefall's Joiner"
         )
-    layer = joiner.output_linear
+    layer: Any = joiner.output_linear
     if hasattr(layer, "get_weight") and hasattr(layer, "get_bias"):  # icefall's old ScaledLinear
         return layer.get_weight(), layer.get_bias()
     if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:

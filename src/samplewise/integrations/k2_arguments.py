@@ -111,7 +111,9 @@ def loss_of(
     px, py = arc_scores.in_lattice(scores, rnnt_type, call.stop)
     wanted = return_grad or (torch.is_grad_enabled() and (px.requires_grad or py.requires_grad))
     losses, grads = arc_scores.recursion(px, py, call.places, penalty_of(delay_penalty), wanted)
-    return {"none": lambda: losses, "mean": losses.mean, "sum": losses.sum}[reduction](), grads
+    if reduction == "none":
+        return losses, grads
+    return losses.mean() if reduction == "mean" else losses.sum(), grads
 
 
 def in_lattice(scores: Pair, call: Call, rnnt_type: str, boundary: Tensor | None) -> Pair:
