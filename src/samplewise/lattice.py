@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from samplewise import checks
+from samplewise.choices import Reduction, TopologyName
 from samplewise.errors import TransducerError
 from samplewise.functional import reduction_weights
 from samplewise.ops.given import given_arcs
@@ -16,7 +17,7 @@ OF_TWO_ENTRIES = ("regular", "modified", "constrained")
 
 def lattice_loss(
     lp_blank: Tensor, lp_label: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *,
-    topology: Topology | str = "regular", reduction: str = "mean", delay_penalty: float = 0.0,
+    topology: Topology | TopologyName = "regular", reduction: Reduction = "mean", delay_penalty: float = 0.0,
     normalizer: float | Tensor | None = None, return_posteriors: bool = False,
 ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
     """Transducer loss of a lattice whose log-probabilities are given: for joints and penalties of one's own making.

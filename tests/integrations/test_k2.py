@@ -47,6 +47,39 @@ def test_signatures(name):
     assert signature_of(getattr(k2, name)) == SIGNATURES[name]
 
 
+OF_FAST_RNNT = {
+    "rnnt_loss": (*LOGITS, *LOSS, ("return_grad", False)),
+    "rnnt_loss_pruned": (*PRUNED, *LOSS, ("return_grad", False)),
+    "get_rnnt_logprobs_joint": (*LOGITS, *T0),
+    "get_rnnt_logprobs_pruned": (*PRUNED, *T0),
+}
+
+
+@pytest.mark.parametrize("name", fast_rnnt.__all__)
+def test_signatures_of_fast_rnnt(name):
+    """Four differ from k2's."""
+    assert signature_of(getattr(fast_rnnt, name)) == {**SIGNATURES, **OF_FAST_RNNT}[name]
+    assert (getattr(fast_rnnt, name) is getattr(k2, name)) == (name not in OF_FAST_RNNT)
+
+
+def test_occupation_probabilities_of_logits():
+    """fast_rnnt gives them for every loss; they are those of px and py, and the loss is the same without them."""
+    lm, am, symbols, boundary = make()
+    logits = am[:, :, None] + lm[:, None]
+    ranges = torch.arange(5).expand(2, 7, 5)
+    right, wanted = k2.rnnt_loss_simple(lm, am, symbols, 0, boundary, return_grad=True)
+    for found, grads in (
+        fast_rnnt.rnnt_loss(logits, symbols, 0, boundary, return_grad=True),
+        fast_rnnt.rnnt_loss_pruned(logits, symbols, ranges, 0, boundary, return_grad=True),
+    ):
+        torch.testing.assert_close((found, *grads), (right, *wanted), rtol=1e-10, atol=1e-13)
+    for found in (
+        fast_rnnt.rnnt_loss(logits, symbols, 0, boundary),
+        fast_rnnt.rnnt_loss_pruned(logits, symbols, ranges, 0, boundary),
+    ):
+        torch.testing.assert_close(found, right, rtol=1e-12, atol=0)
+
+
 def make(B=2, T=7, S=4, C=9, scale=1.0, dtype=torch.float64, seed=0):
     """lm (B, S+1, C), am (B, T, C), symbols (B, S) and boundary (B, 4)."""
     g = torch.Generator().manual_seed(seed)

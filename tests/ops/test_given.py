@@ -128,7 +128,7 @@ def test_it_is_rnnt_loss_of_log_probabilities():
     log_probs = logits.log_softmax(3)
     lp_label = log_probs[:, :, :-1].gather(3, targets[:, None, :, None].expand(3, 8, 4, 1))[..., 0]
     for kind in KINDS:
-        options = {"topology": kind, "delay_penalty": 0.05, "reduction": "mean_target", "normalizer": None}
+        options = {"topology": kind, "delay_penalty": 0.05, "reduction": "sum", "normalizer": 7.0}
         got = samplewise.lattice_loss(log_probs[..., 0], lp_label, frames.int(), labels, **options)
         right = samplewise.rnnt_loss(logits, targets, frames, labels, blank=0, **options)
         torch.testing.assert_close(got, right, rtol=1e-12, atol=0)

@@ -1,6 +1,6 @@
 """fast_rnnt's losses, call-compatible with fast_rnnt 1.3: `import samplewise.integrations.fast_rnnt as fast_rnnt`.
 
-They are those of `samplewise.integrations.k2`, where everything is said; three signatures differ. Beside what differs from k2:
+They are those of `samplewise.integrations.k2`, where everything is said; four signatures differ. Beside what differs from k2:
 empty symbols, and in "modified" and "constrained" fewer frames than symbols, work; and a backward leaves the occupation
 probabilities that were returned as they are (fast_rnnt multiplies them in place by the upstream gradient).
 """
@@ -22,7 +22,7 @@ from samplewise.integrations.k2 import (
     rnnt_loss_simple,
     rnnt_loss_smoothed,
 )
-from samplewise.integrations.k2_arguments import Pair, loss_of, with_logits, with_pruned
+from samplewise.integrations.k2_arguments import Pair, Reduction, RnntType, loss_of, with_logits, with_pruned
 from samplewise.ops import arc_scores
 
 __all__ = [
@@ -41,8 +41,8 @@ __all__ = [
 
 
 def rnnt_loss(
-    logits: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None, rnnt_type: str = "regular",
-    delay_penalty: float = 0.0, reduction: str = "mean", return_grad: bool = False,
+    logits: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None, rnnt_type: RnntType = "regular",
+    delay_penalty: float = 0.0, reduction: Reduction = "mean", return_grad: bool = False,
 ) -> Tensor | tuple[Tensor, Pair]:  # fmt: skip
     """`samplewise.integrations.k2.rnnt_loss`; with return_grad also (px_grad, py_grad), for which px and py are made.
 
@@ -62,7 +62,7 @@ def rnnt_loss(
 
 def rnnt_loss_pruned(
     logits: Tensor, symbols: Tensor, ranges: Tensor, termination_symbol: int, boundary: Tensor | None = None,
-    rnnt_type: str = "regular", delay_penalty: float = 0.0, reduction: str = "mean", return_grad: bool = False,
+    rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean", return_grad: bool = False,
 ) -> Tensor | tuple[Tensor, Pair]:  # fmt: skip
     """`samplewise.integrations.k2.rnnt_loss_pruned`; with return_grad also (px_grad, py_grad)."""
     call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type)
@@ -72,7 +72,7 @@ def rnnt_loss_pruned(
 
 
 def get_rnnt_logprobs_joint(
-    logits: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None, rnnt_type: str = "regular"
+    logits: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None, rnnt_type: RnntType = "regular"
 ) -> Pair:
     """`samplewise.integrations.k2.get_rnnt_logprobs_joint`."""
     return k2.get_rnnt_logprobs_joint(logits, symbols, termination_symbol, rnnt_type, boundary)
@@ -80,7 +80,7 @@ def get_rnnt_logprobs_joint(
 
 def get_rnnt_logprobs_pruned(
     logits: Tensor, symbols: Tensor, ranges: Tensor, termination_symbol: int, boundary: Tensor | None = None,
-    rnnt_type: str = "regular",
+    rnnt_type: RnntType = "regular",
 ) -> Pair:  # fmt: skip
     """`samplewise.integrations.k2.get_rnnt_logprobs_pruned`."""
     return k2.get_rnnt_logprobs_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type)

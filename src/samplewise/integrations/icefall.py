@@ -11,14 +11,14 @@ import samplewise
 from samplewise import checks
 from samplewise.errors import TransducerError
 from samplewise.functional import reduction_weights
-from samplewise.integrations.k2_arguments import REDUCTIONS, RNNT_TYPES, penalty_of, read
+from samplewise.integrations.k2_arguments import REDUCTIONS, RNNT_TYPES, Reduction, RnntType, penalty_of, read
 
 PARTS = ("encoder_proj", "decoder_proj", "output_linear")
 
 
 def joiner_loss(
     joiner: nn.Module, encoder_out: Tensor, decoder_out: Tensor, symbols: Tensor, termination_symbol: int = 0,
-    boundary: Tensor | None = None, rnnt_type: str = "regular", delay_penalty: float = 0.0, reduction: str = "mean",
+    boundary: Tensor | None = None, rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean",
     use_hat_loss: bool = False, *, project_input: bool = True, **options,
 ) -> Tensor:  # fmt: skip
     """k2's loss of output_linear(tanh(encoder_proj(encoder_out) + decoder_proj(decoder_out))), all paths, and no 4-D tensor.
@@ -28,8 +28,8 @@ def joiner_loss(
     ranges: no simple_am_proj and simple_lm_proj, no prune_range, no lm_scale and am_scale, no warm-up of the pruned loss.
 
     Args:
-        joiner: icefall's Joiner (any zipformer, conformer or pruned_transducer_stateless recipe), with `encoder_proj`,
-            `decoder_proj` and `output_linear`; old ScaledLinear layers are used with their scale. Its forward is not called.
+        joiner: icefall's Joiner, with `encoder_proj`, `decoder_proj` and `output_linear` (zipformer and the like); old
+            ScaledLinear layers are used with their scale. Its forward is not called.
         encoder_out: (B, T, encoder_dim).
         decoder_out: (B, S+1, decoder_dim), of the blank and the symbols.
         symbols: (B, S), int64 or int32; what lies beyond an utterance's boundary is never read.

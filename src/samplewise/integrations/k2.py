@@ -29,6 +29,8 @@ from samplewise.errors import TransducerError
 from samplewise.integrations.k2_arguments import (
     REDUCTIONS,
     Pair,
+    Reduction,
+    RnntType,
     check_floats,
     check_ranges,
     in_lattice,
@@ -47,13 +49,13 @@ from samplewise.ops import arc_scores, pruning
 
 
 def rnnt_loss(
-    logits: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None, rnnt_type: str = "regular",
-    delay_penalty: float = 0.0, reduction: str = "mean",
+    logits: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None, rnnt_type: RnntType = "regular",
+    delay_penalty: float = 0.0, reduction: Reduction = "mean",
 ) -> Tensor:  # fmt: skip
     """Loss of logits (B, T, S+1, C), symbols (B, S), as k2.rnnt_loss.
 
-    It is `samplewise.rnnt_loss` (px and py are made where begins are not 0): beyond the logits' gradient it takes a few floats
-    a node, where k2 takes two arrays of the logits' size.
+    It is `samplewise.rnnt_loss`, which takes a few floats a node beyond the logits' gradient (px and py are made where begins
+    are not 0).
 
     >>> import torch
     >>> from samplewise.integrations import k2
@@ -73,7 +75,7 @@ def rnnt_loss(
 
 def rnnt_loss_simple(
     lm: Tensor, am: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None,
-    rnnt_type: str = "regular", delay_penalty: float = 0.0, reduction: str = "mean", return_grad: bool = False,
+    rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean", return_grad: bool = False,
 ) -> Tensor | tuple[Tensor, Pair]:  # fmt: skip
     """Loss of the joint that adds lm (B, S+1, C) and am (B, T, C), as k2.rnnt_loss_simple.
 
@@ -95,7 +97,7 @@ def rnnt_loss_simple(
 
 def rnnt_loss_smoothed(
     lm: Tensor, am: Tensor, symbols: Tensor, termination_symbol: int, lm_only_scale: float = 0.1, am_only_scale: float = 0.1,
-    boundary: Tensor | None = None, rnnt_type: str = "regular", delay_penalty: float = 0.0, reduction: str = "mean",
+    boundary: Tensor | None = None, rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean",
     return_grad: bool = False,
 ) -> Tensor | tuple[Tensor, Pair]:  # fmt: skip
     """The simple loss, with log-probabilities mixed with those of lm alone and of am alone, as k2.rnnt_loss_smoothed.
@@ -119,7 +121,7 @@ def rnnt_loss_smoothed(
 
 def rnnt_loss_pruned(
     logits: Tensor, symbols: Tensor, ranges: Tensor, termination_symbol: int, boundary: Tensor | None = None,
-    rnnt_type: str = "regular", delay_penalty: float = 0.0, reduction: str = "mean", use_hat_loss: bool = False,
+    rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean", use_hat_loss: bool = False,
 ) -> Tensor:  # fmt: skip
     """Loss of logits (B, T, s_range, C) that are there for the numbers of symbols in ranges (B, T, s_range), as
     k2.rnnt_loss_pruned: paths outside of the ranges are left out, so it is no less than the exact loss.
@@ -138,47 +140,84 @@ def rnnt_loss_pruned(
 
 
 def get_rnnt_logprobs(
-    lm: Tensor, am: Tensor, symbols: Tensor, termination_symbol: int, rnnt_type: str = "regular",
+    lm: Tensor, am: Tensor, symbols: Tensor, termination_symbol: int, rnnt_type: RnntType = "regular",
     boundary: Tensor | None = None,
 ) -> Pair:  # fmt: skip
-    """(px, py) of the simple loss, as k2.get_rnnt_logprobs: differentiable, with all padding in them."""
+    """(px, py) of the simple loss, as k2.get_rnnt_logprobs: differentiable, and made of the padding, too.
+
+    >>> import torch
+    >>> from samplewise.integrations import k2
+    >>> px, py = k2.get_rnnt_logprobs(torch.randn(1, 4, 7), torch.randn(1, 9, 7), torch.tensor([[1, 2, 3]]), 0)
+    >>> px.shape, py.shape, px[0, 0, 9]
+    (torch.Size([1, 3, 10]), torch.Size([1, 4, 9]), tensor(-inf))
+    """
     call = with_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type, False)
     return in_lattice(arc_scores.of_sums(lm, am, call.symbols, call.blank), call, rnnt_type, boundary)
 
 
 def get_rnnt_logprobs_smoothed(
     lm: Tensor, am: Tensor, symbols: Tensor, termination_symbol: int, lm_only_scale: float = 0.1, am_only_scale: float = 0.1,
-    boundary: Tensor | None = None, rnnt_type: str = "regular",
+    boundary: Tensor | None = None, rnnt_type: RnntType = "regular",
 ) -> Pair:  # fmt: skip
-    """(px, py) of the smoothed loss, as k2.get_rnnt_logprobs_smoothed."""
+    """(px, py) of the smoothed loss, as k2.get_rnnt_logprobs_smoothed.
+
+    >>> import torch
+    >>> from samplewise.integrations import k2
+    >>> lm, am = torch.randn(1, 4, 7), torch.randn(1, 9, 7)
+    >>> k2.get_rnnt_logprobs_smoothed(lm, am, torch.tensor([[1, 2, 3]]), 0, rnnt_type="modified")[0].shape
+    torch.Size([1, 3, 9])
+    """
     call = with_rows(lm, am, symbols, termination_symbol, boundary, rnnt_type, False)
     scales = scales_of(lm_only_scale, am_only_scale)
     return in_lattice(arc_scores.smoothed(lm, am, call.symbols, call.blank, *scales), call, rnnt_type, boundary)
 
 
 def get_rnnt_logprobs_joint(
-    logits: Tensor, symbols: Tensor, termination_symbol: int, rnnt_type: str = "regular", boundary: Tensor | None = None,
+    logits: Tensor, symbols: Tensor, termination_symbol: int, rnnt_type: RnntType = "regular", boundary: Tensor | None = None,
 ) -> Pair:  # fmt: skip
-    """(px, py) of logits (B, T, S+1, C), as k2.get_rnnt_logprobs_joint."""
+    """(px, py) of logits (B, T, S+1, C), as k2.get_rnnt_logprobs_joint.
+
+    >>> import torch
+    >>> from samplewise.integrations import k2
+    >>> px, py = k2.get_rnnt_logprobs_joint(torch.zeros(1, 9, 4, 8), torch.tensor([[1, 2, 3]]), 0)
+    >>> py.exp().unique()
+    tensor([0.1250])
+    """
     call = with_logits(logits, symbols, termination_symbol, boundary, rnnt_type, False)
     return in_lattice(arc_scores.of_logits(logits, call.symbols, call.blank), call, rnnt_type, boundary)
 
 
 def get_rnnt_logprobs_pruned(
     logits: Tensor, symbols: Tensor, ranges: Tensor, termination_symbol: int, boundary: Tensor | None,
-    rnnt_type: str = "regular",
+    rnnt_type: RnntType = "regular",
 ) -> Pair:  # fmt: skip
-    """(px, py) of pruned logits (B, T, s_range, C), -inf outside of ranges, as k2.get_rnnt_logprobs_pruned."""
+    """(px, py) of pruned logits (B, T, s_range, C), -inf outside of ranges, as k2.get_rnnt_logprobs_pruned.
+
+    >>> import torch
+    >>> from samplewise.integrations import k2
+    >>> ranges = torch.arange(2).expand(1, 9, 2)
+    >>> px, py = k2.get_rnnt_logprobs_pruned(torch.zeros(1, 9, 2, 8), torch.tensor([[1, 2, 3]]), ranges, 0, None)
+    >>> py.exp()[0, :, 0]
+    tensor([0.1250, 0.1250, 0.0000, 0.0000])
+    """
     call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type, False)
     return in_lattice(arc_scores.of_pruned(logits, call.symbols, ranges, call.blank), call, rnnt_type, boundary)
 
 
 def get_hat_logprobs_pruned(
     logits: Tensor, symbols: Tensor, ranges: Tensor, termination_symbol: int, boundary: Tensor | None,
-    rnnt_type: str = "regular",
+    rnnt_type: RnntType = "regular",
 ) -> Pair:  # fmt: skip
-    """As `get_rnnt_logprobs_pruned`, with a sigmoid for the blank, as k2.rnnt_loss.get_hat_logprobs_pruned (where the
-    termination symbol must be 0)."""
+    """As `get_rnnt_logprobs_pruned`, with a sigmoid for the blank, as get_hat_logprobs_pruned of k2's module rnnt_loss (where
+    the termination symbol must be 0).
+
+    >>> import torch
+    >>> from samplewise.integrations import k2
+    >>> ranges = torch.arange(2).expand(1, 9, 2)
+    >>> px, py = k2.get_hat_logprobs_pruned(torch.zeros(1, 9, 2, 6), torch.tensor([[1, 2, 3]]), ranges, 0, None)
+    >>> px.exp()[0, :, 0], py.exp()[0, :, 0]
+    (tensor([0.1000, 0.1000, 0.0000]), tensor([0.5000, 0.5000, 0.0000, 0.0000]))
+    """
     call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type, False)
     return in_lattice(arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, True), call, rnnt_type, boundary)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -11,8 +11,10 @@ from samplewise import checks
 from samplewise.errors import TransducerError
 from samplewise.ops import arc_scores
 
-RNNT_TYPES = ("regular", "modified", "constrained")
-REDUCTIONS = ("none", "mean", "sum")
+RnntType = Literal["regular", "modified", "constrained"]
+Reduction = Literal["none", "mean", "sum"]
+RNNT_TYPES: tuple[str, ...] = get_args(RnntType)
+REDUCTIONS: tuple[str, ...] = get_args(Reduction)
 
 Pair = tuple[Tensor, Tensor]
 
