@@ -15,7 +15,7 @@ from torch import Tensor
 from samplewise.ops.guards import first_derivative
 from samplewise.ops.problem import real_dtype
 
-AT_ONCE = 1 << 21  # numbers of pairs that are summed column by column
+AT_ONCE = 1 << 19  # numbers of pairs that are summed column by column
 
 
 @torch.library.custom_op("samplewise::pair_sums", mutates_args=())
