@@ -15,6 +15,7 @@ from samplewise.kernels.layout import padded_table
 from samplewise.ops.guards import finish_nonfinite, first_derivative
 from samplewise.ops.lattices import Emissions, Occupancy, lattice_of
 from samplewise.ops.problem import real_dtype, wide_dtype
+from samplewise.ops.timing import delay
 from samplewise.topology import Bound, Topology, named
 
 ROWS = 4096  # rows of logits that a kernel is given at a time
@@ -63,7 +64,7 @@ def _index(label: Tensor, frames: int) -> Tensor:
 @torch.library.custom_op("samplewise::rnnt", mutates_args=())
 def rnnt(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int, clamp: float, fused: bool,
-    fastemit_lambda: float, topology: str, gradient: bool, on_nonfinite: str,
+    fastemit_lambda: float, topology: str, gradient: bool, on_nonfinite: str, delay_penalty: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(losses (B,), log denominators of the heads (H, B, T, U+1), gradients of minus the entries (E, B, T, U+1)); the last two
     are empty without `gradient`."""
@@ -79,14 +80,17 @@ def rnnt(
     bias = torch.zeros(V, dtype=real, device=device)
     for b, (frames, labels) in enumerate(zip(*lengths, strict=True)):
         label = _next_labels(targets[b], labels, width, device)
-        if not fused:
+        if fused:
+            rows, label = logits[b, :frames].reshape(-1, V).contiguous(), label.repeat(frames)
+            for start in range(0, len(rows), ROWS):
+                here = slice(start, start + ROWS)
+                node = torch.arange(start, min(start + ROWS, len(rows)), device=device) + b * T * width
+                lattice.emission(rows[here], bias, node, label[here], flat)
+        else:
             _read(logits[b, :frames], label, form, entries[:, b, :frames])
-            continue
-        rows, label = logits[b, :frames].reshape(-1, V).contiguous(), label.repeat(frames)
-        for start in range(0, len(rows), ROWS):
-            here = slice(start, start + ROWS)
-            node = torch.arange(start, min(start + ROWS, len(rows)), device=device) + b * T * width
-            lattice.emission(rows[here], bias, node, label[here], flat)
+        if delay_penalty:
+            late = delay(delay_penalty, frames, torch.arange(frames, device=device, dtype=wide))
+            entries[lattice.label_entry, b, :frames] += late[:, None]
     losses = torch.empty(B, dtype=wide, device=device)
     table = padded_table(*lengths, T, width, device)
     lattice.run(flat.entries, table, torch.ones_like(losses), losses, flat.entries if gradient else None)
@@ -100,7 +104,7 @@ def rnnt(
 
 
 @rnnt.register_fake
-def _(logits, targets, logit_lengths, target_lengths, blank, clamp, fused, fastemit_lambda, topology, gradient, on_nonfinite):
+def _(logits, targets, logit_lengths, target_lengths, blank, clamp, fused, fastemit_lambda, topology, gradient, *options):
     real, lattice = real_dtype(logits.dtype), named(topology)
     kinds = ((len(lattice.heads), wide_dtype(logits.device)), (len(lattice.entries), real))
     return logits.new_empty(logits.shape[0], dtype=real), *(
@@ -155,7 +159,7 @@ def _setup(ctx, inputs, output):
 
 def _backward(ctx, upstream, *unused):
     first_derivative()
-    return rnnt_gradient(*ctx.saved_tensors, upstream, ctx.blank, ctx.clamp, ctx.fused, ctx.topology), *(None,) * 10
+    return rnnt_gradient(*ctx.saved_tensors, upstream, ctx.blank, ctx.clamp, ctx.fused, ctx.topology), *(None,) * 11
 
 
 rnnt.register_autograd(_backward, setup_context=_setup)
