@@ -162,8 +162,8 @@ def occupancy(joint: Path) -> Drawing:
         lp[0][t], lp[1][t] = logs[:, 0], logs.gather(1, following[:, None])[:, 0]
     for part in lp:
         part.requires_grad_()
-    loss = samplewise.lattice_loss(lp[0][None], lp[1][None], torch.tensor([frames]), torch.tensor([labels]), reduction="sum")
-    loss.backward()
+    lengths = torch.tensor([frames]), torch.tensor([labels])
+    samplewise.lattice_loss(lp[0][None], lp[1][None, :, :-1], *lengths).backward()
     gamma = -(lp[0].grad + lp[1].grad)  # (T, U+1)
     order = gamma.flatten().sort(descending=True).values
     count = int((order.cumsum(0) < gamma.sum() * (1 - 1.2e-7)).sum()) + 1

@@ -204,8 +204,8 @@ def joint_loss(
             utterance at a time.
         encoder_out: (B, T, E) acoustic encodings.
         predictor_out: (B, U+1, P) label encodings; row u has seen u labels.
-        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite, topology, delay_penalty,
-            normalizer: as in `transducer_loss`.
+        targets, encoder_lengths, target_lengths: as in `transducer_loss`.
+        blank, reduction, fastemit_lambda, on_nonfinite, topology, delay_penalty, normalizer: as there.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of
