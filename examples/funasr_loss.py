@@ -1,5 +1,5 @@
-"""FunASR's joint network and transducer loss in a training step, without the 4-D tensor and without a GPU. Random data, seconds;
-where FunASR is not installed, a small module with the same attributes stands for its joint network.
+"""FunASR's joint network and transducer loss in a training step, without the 4-D tensor and without a GPU. Random data,
+seconds; where FunASR is not installed, a small module with the same attributes stands for its joint network.
 
     # in the forward of its Transducer: before
     joint_out = self.joint_network(encoder_out.unsqueeze(2), decoder_out.unsqueeze(1))

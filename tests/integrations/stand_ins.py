@@ -1,4 +1,4 @@
-"""Joints with the attributes of the toolkits', to be called as these are; and how a fused loss is compared with their logits."""
+"""Joints with the attributes of the toolkits', called as these are, and how a fused loss is compared with their logits."""
 
 from __future__ import annotations
 

@@ -99,9 +99,7 @@ def test_the_model_of_one_line(blank):
         logits = model.joint_network(encoder_out[:, :, None], model.decoder(decoder_in)[:, None])
         return criterion(logits, decoder_in[:, 1:], t_len, u_len)[0]
 
-    agree(
-        lambda: espnet.calc_transducer_loss(model, encoder_out, t_len, labels)[0], by_criterion, model, encoder_out
-    )
+    agree(lambda: espnet.calc_transducer_loss(model, encoder_out, t_len, labels)[0], by_criterion, model, encoder_out)
     assert torch.isfinite(loss)
     model.eval()
     assert espnet.calc_transducer_loss(model, encoder_out, t_len, labels)[1:] == (0.25, 0.5)

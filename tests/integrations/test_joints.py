@@ -15,7 +15,17 @@ from samplewise.integrations.joints import _say_once, activation_of, linear_of, 
 from samplewise.kernels.activations import TABLE
 from tests.integrations.stand_ins import Linear, LinJoint, Swish, agree, encodings, integers
 
-KNOWN = [nn.Tanh(), nn.ReLU(), nn.ReLU(inplace=True), nn.Sigmoid(), nn.SiLU(), nn.GELU(), nn.LeakyReLU(), nn.Identity(), Swish()]
+KNOWN = [
+    nn.Tanh(),
+    nn.ReLU(),
+    nn.ReLU(inplace=True),
+    nn.Sigmoid(),
+    nn.SiLU(),
+    nn.GELU(),
+    nn.LeakyReLU(),
+    nn.Identity(),
+    Swish(),
+]
 UNKNOWN = [
     nn.Hardtanh(), nn.GELU(approximate="tanh"), nn.LeakyReLU(0.2), nn.SELU(), nn.Mish(), nn.PReLU(), nn.Softplus(), Swish(1.5),
     nn.ReLU6(), torch.tanh, "tanh", None, nn.Sequential(nn.Tanh()),

@@ -103,9 +103,7 @@ def test_the_model_of_one_line(blank):
         logits = model.joint(encoder_out, model.predictor(start))
         return torchaudio.rnnt_loss(logits, text.clamp(min=0).int(), frames.int(), lengths.int(), blank=blank)
 
-    agree(
-        lambda: wenet.compute_loss(model, encoder_out, frames, mask, text, lengths), by_torchaudio, model, encoder_out
-    )
+    agree(lambda: wenet.compute_loss(model, encoder_out, frames, mask, text, lengths), by_torchaudio, model, encoder_out)
     assert torch.equal(model.predictor.seen, start) and wenet.rnnt_loss is torchaudio.rnnt_loss
     model.simple_am_proj = nn.Linear(5, 7)
     with pytest.raises(TransducerError, match="enable_k2"):

@@ -19,8 +19,8 @@ from samplewise.topology import Topology, multi_blank
 class RNNTLoss(nn.Module):
     """`warprnnt_pytorch.RNNTLoss` of the fork of warp-transducer that ESPnet2 installs, with FastEmit.
 
-    Shapes, errors and what works here alone: `samplewise.integrations.warp_transducer`. FastEmit makes what the gradients owe to
-    labels 1 + fastemit_lambda times as large, and leaves the value alone.
+    Shapes, errors and what works here alone: `samplewise.integrations.warp_transducer`. FastEmit makes what the gradients owe
+    to labels 1 + fastemit_lambda times as large, and leaves the value alone.
 
     >>> import torch
     >>> from samplewise.integrations.espnet import RNNTLoss
@@ -81,7 +81,8 @@ def fused_loss(
 
     In place of joint_network(encoder_out.unsqueeze(2), decoder_out.unsqueeze(1)) and the criterion. Numbers are those of the
     criterion on these logits; a joint whose activation is none of tanh, relu, leaky_relu (slope 0.01), swish (beta 1) and
-    identity, or whose `lin_out` has LoRA or hooks, goes through `samplewise.joint_loss`, which has one utterance's logits at a time.
+    identity, or whose `lin_out` has LoRA or hooks, goes through `samplewise.joint_loss`, which has the logits of one utterance
+    at a time.
 
     Args:
         joint_network: a module with `lin_enc`, `lin_dec`, `joint_activation` and `lin_out`.

@@ -19,9 +19,9 @@ def fused_loss(
 ) -> Tensor:  # fmt: skip
     """The transducer loss of a `JointNetwork` and what `get_transducer_task_io` returns, without the 4-D tensor, on any device.
 
-    In place of joint_network(encoder_out.unsqueeze(2), decoder_out.unsqueeze(1)), its log_softmax, and warp_rnnt's loss of that,
-    whose numbers these are. A joint whose activation is none of tanh, relu and swish, or whose `lin_out` has LoRA or hooks, goes
-    through `samplewise.joint_loss`, which has the logits of one utterance at a time.
+    In place of joint_network(encoder_out.unsqueeze(2), decoder_out.unsqueeze(1)), its log_softmax, and warp_rnnt's loss of
+    that, whose numbers these are. A joint whose activation is none of tanh, relu and swish, or whose `lin_out` has LoRA or
+    hooks, goes through `samplewise.joint_loss`, which has the logits of one utterance at a time.
 
     Args:
         joint_network: a module with `lin_enc`, `lin_dec`, `joint_activation` and `lin_out`.

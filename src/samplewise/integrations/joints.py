@@ -81,12 +81,12 @@ def joint_reason(joint: nn.Module, activation: object, *layers: object) -> str:
 
 
 def sum_loss(
-    joint: nn.Module, project: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], activation: object, output: object,
-    encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *,
+    joint: nn.Module, project: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], activation: object,
+    output: object, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *,
     blank: int, reduction: str, **options,
 ) -> Tensor:  # fmt: skip
     """The loss of output(activation(project[0](encoder_out) + project[1](predictor_out))), without these scores where the core
-    has the activation; of another `joint`, or one with hooks or LoRA, by `samplewise.joint_loss`, an utterance's scores at a time.
+    has the activation; of another `joint`, or one with hooks or LoRA, by `samplewise.joint_loss`, an utterance at a time.
 
     encoder_out (B, T, E), predictor_out (B, U+1, P); `options` are those of `transducer_loss`.
     """
@@ -117,6 +117,6 @@ def any_joint_loss(
 @functools.cache
 def _say_once(joint: str, why: str) -> None:
     logger.warning(
-        "%s goes through joint_loss, which makes the scores of an utterance at a time, for transducer_loss does not take it: %s",
+        "%s goes through joint_loss, which makes the scores of an utterance at a time: transducer_loss does not take it, as %s",
         joint, why,
     )  # fmt: skip

@@ -31,8 +31,8 @@ def transducer_loss(
         target_lengths: (B,) labels.
         blank: class of the blank.
         from_log_softmax: True if `logits` are log-probabilities; then blanks and labels alone get gradients.
-        one_sym_per_frame: a label goes on one frame, too, and the last symbol is a blank: `topology.modified(label_ends=False)`.
-            An utterance with T_b <= U_b has no path, and an infinite loss.
+        one_sym_per_frame: a label goes on one frame, too, and the last symbol is a blank:
+            `topology.modified(label_ends=False)`. An utterance with T_b <= U_b has no path, and an infinite loss.
         reduction: "sum"; "mean" = sum / B; or "none" (B,).
 
     Returns:

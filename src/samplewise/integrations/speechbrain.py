@@ -86,9 +86,8 @@ def fused_loss(
 ) -> Tensor:  # fmt: skip
     """The transducer loss of a `Transducer_joint` and the output layer after it, without the 4-D tensor.
 
-    In place of transducer_lin(Tjoint(x.unsqueeze(2), h.unsqueeze(1))) and the loss of these logits. Joints that "concat", have a
-    network of their own, or an activation that is none of LeakyReLU (slope 0.01), GELU (exact), ReLU, Tanh, Sigmoid, SiLU and
-    Identity, go through `samplewise.joint_loss`, which has the logits of one utterance at a time.
+    In place of transducer_lin(Tjoint(x.unsqueeze(2), h.unsqueeze(1))) and the loss of these logits. Joints that "concat", or with
+    an activation that is none of LeakyReLU (slope 0.01), GELU (exact), ReLU, Tanh, Sigmoid, SiLU and Identity, go through `samplewise.joint_loss`, which has the logits of one utterance at a time.
 
     Args:
         joint_network: `Transducer_joint`, with `joint`, `joint_network` and `nonlinearity`.
@@ -126,8 +125,8 @@ def fused_loss(
             why = f"its joint is {joint_network.joint!r}"
             return any_joint_loss(whole, why, encoder_out, decoder_out, targets, frames, labels, **common)
         return sum_loss(
-            whole, (nn.Identity(), nn.Identity()), joint_network.nonlinearity, transducer_lin, encoder_out, decoder_out, targets,
-            frames, labels, **common,
+            whole, (nn.Identity(), nn.Identity()), joint_network.nonlinearity, transducer_lin, encoder_out, decoder_out,
+            targets, frames, labels, **common,
         )  # fmt: skip
 
 

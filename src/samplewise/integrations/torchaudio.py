@@ -59,9 +59,7 @@ class RNNTLoss(nn.Module):
     torch.Size([2])
     """
 
-    def __init__(
-        self, blank: int = -1, clamp: float = -1.0, reduction: str = "mean", fused_log_softmax: bool = True
-    ) -> None:
+    def __init__(self, blank: int = -1, clamp: float = -1.0, reduction: str = "mean", fused_log_softmax: bool = True) -> None:
         super().__init__()
         check_choice("reduction", reduction, REDUCTIONS)
         self.blank, self.clamp, self.reduction, self.fused_log_softmax = blank, clamp, reduction, fused_log_softmax

@@ -23,8 +23,8 @@ def rnnt_loss(
 
     Args:
         log_probs: (B, T, U+1, V) log-probabilities: whoever has logits takes their log_softmax first, or better
-            `samplewise.rnnt_loss` of the logits, which keeps no second such tensor. With `compact` (sum_b T_b (U_b + 1), V), one
-            utterance after the other.
+            `samplewise.rnnt_loss` of the logits, which keeps no second such tensor. With `compact` (sum_b T_b (U_b + 1), V),
+            one utterance after the other.
         labels: (B, U), int32 or int64; what lies beyond an utterance's length is never read. With `compact` (sum_b U_b,).
         frames_lengths: (B,) frames, 1..T.
         labels_lengths: (B,) labels, 0..U.
@@ -59,9 +59,7 @@ def rnnt_loss(
     if blank != check_blank(blank, log_probs.shape[-1]):
         raise TransducerError(f"blank is {blank}; it must be in 0..{log_probs.shape[-1] - 1}")
     labels = _padded(labels, labels_lengths) if compact else labels
-    with called(
-        logits="log_probs", targets="labels", logit_lengths="frames_lengths", target_lengths="labels_lengths"
-    ):
+    with called(logits="log_probs", targets="labels", logit_lengths="frames_lengths", target_lengths="labels_lengths"):
         costs = samplewise.rnnt_loss(
             log_probs, labels, frames_lengths, labels_lengths, blank=blank, reduction="none", fused_log_softmax=False,
             fastemit_lambda=fastemit_lambda,

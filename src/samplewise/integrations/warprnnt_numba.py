@@ -59,14 +59,10 @@ class RNNTLossNumba(nn.Module):
     torch.Size([1])
     """
 
-    def __init__(
-        self, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0, clamp: float = -1
-    ) -> None:
+    def __init__(self, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0, clamp: float = -1) -> None:
         super().__init__()
         check_choice("reduction", reduction, REDUCTIONS)
         self.blank, self.reduction, self.fastemit_lambda, self.clamp = blank, reduction, fastemit_lambda, clamp
 
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
-        return rnnt_loss(
-            acts, labels, act_lens, label_lens, self.blank, self.reduction, self.fastemit_lambda, self.clamp
-        )
+        return rnnt_loss(acts, labels, act_lens, label_lens, self.blank, self.reduction, self.fastemit_lambda, self.clamp)

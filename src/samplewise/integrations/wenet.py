@@ -1,4 +1,4 @@
-"""WeNet's transducer, as of December 2025: its loss, which is torchaudio's, and its `TransducerJoint` without the 4-D tensor."""
+"""WeNet's transducer, as of December 2025: its loss, which is torchaudio's, and its joint without the 4-D tensor."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def fused_loss(
     """The transducer loss of a `TransducerJoint`, without the 4-D tensor.
 
     In place of joint(encoder_out, predictor_out) and torchaudio's loss of that, whose numbers these are. `post_ffn`, a linear
-    layer on the sum, is applied to both summands, W a + c and W b. With `hat_joint` the loss is that of `topology="hat"`; WeNet's
-    floor of 1e-6 under 1 - P(blank) is left out, and in training both heads share the mask of dropout, each feature of which is
-    drawn as in WeNet. A joint of another activation than tanh, relu, swish and gelu, or with LoRA or hooks on its output layer,
-    or a `hat_joint` whose `hat_activation` is not tanh or whose dropouts differ, goes through `samplewise.joint_loss`, which has
-    the logits of one utterance at a time.
+    layer on the sum, is applied to both summands, W a + c and W b. With `hat_joint` the loss is that of `topology="hat"`;
+    WeNet's floor of 1e-6 under 1 - P(blank) is left out, and in training both heads share the mask of dropout, each feature of
+    which is drawn as in WeNet. A joint of another activation than tanh, relu, swish and gelu, or with LoRA or hooks on its
+    output layer, or a `hat_joint` whose `hat_activation` is not tanh or whose dropouts differ, goes through
+    `samplewise.joint_loss`, which has the logits of one utterance at a time.
 
     Args:
         joint: a module with `enc_ffn`, `pred_ffn`, `post_ffn` (each may be None), `activatoin` (so spelt) and `ffn_out`, or
@@ -96,9 +96,7 @@ def compute_loss(
     labels = text.masked_fill(text == model.ignore_id, model.blank)
     start = labels.new_full((len(labels), 1), model.blank)
     predictor_out = model.predictor(torch.cat((start, labels), 1))  # (B, U+1, P)
-    return fused_loss(
-        model.joint, encoder_out, predictor_out, text, encoder_out_lens, text_lengths, blank=model.blank
-    )
+    return fused_loss(model.joint, encoder_out, predictor_out, text, encoder_out_lens, text_lengths, blank=model.blank)
 
 
 def _summands(joint: Any, encoder_out: Tensor, predictor_out: Tensor) -> tuple[Tensor, Tensor]:

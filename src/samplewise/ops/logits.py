@@ -56,7 +56,8 @@ def _spans(
     lengths = check_values(
         targets, logit_lengths, target_lengths, frames=logits.shape[1] if padded else len(logits),
         tokens=logits.shape[2] if padded else width, classes=logits.shape[-1] - topology.extra, blank=blank, encoder="logits",
-        predictor="logits", lengths_name="logit_lengths", blanks=topology.blanks(blank)[1:], unit="frames" if padded else "rows",
+        predictor="logits", lengths_name="logit_lengths", blanks=topology.blanks(blank)[1:],
+        unit="frames" if padded else "rows",
     )  # fmt: skip
     if padded:
         size, width = logits.shape[1] * logits.shape[2], logits.shape[2]
@@ -67,8 +68,8 @@ def _spans(
         start += t * (u + 1)
     if start != len(logits):
         raise TransducerError(
-            f"logits has {len(logits)} rows, but the sum of logit_lengths[b] * (target_lengths[b] + 1) is {start}: packed logits"
-            " have a row for each frame and number of labels of an utterance, and no padding"
+            f"logits has {len(logits)} rows, but the sum of logit_lengths[b] * (target_lengths[b] + 1) is {start}: packed"
+            " logits have a row for each frame and number of labels of an utterance, and no padding"
         )
     return spans
 
@@ -115,8 +116,8 @@ def rnnt(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int, clamp: float, fused: bool,
     fastemit_lambda: float, topology: str, gradient: bool, on_nonfinite: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """(losses (B,), log denominators of the heads (H, N), gradients of minus the entries (E, N)) of the N nodes, those of padding
-    among them; the last two are empty without `gradient`."""
+    """(losses (B,), log denominators of the heads (H, N), gradients of minus the entries (E, N)); N nodes, those of padding among
+    them. The last two are empty without `gradient`."""
     spans = _spans(logits, targets, logit_lengths, target_lengths, blank, named(topology))
     targets = targets.to(logits.device)
     real, device, V, N = real_dtype(logits.dtype), logits.device, logits.shape[-1], math.prod(logits.shape[:-1])
@@ -161,7 +162,7 @@ def rnnt_gradient(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, log_denominators: Tensor, gammas: Tensor,
     upstream: Tensor, blank: int, clamp: float, fused: bool, topology: str,
 ) -> Tensor:  # fmt: skip
-    """dL/dlogits, in the form of the logits. A positive clamp bounds each utterance's gradient before `upstream` (B,) scales it."""
+    """dL/dlogits, as the logits lie. A positive clamp bounds each utterance's gradient before `upstream` (B,) scales it."""
     spans = _spans(logits, targets, logit_lengths, target_lengths, blank, named(topology))
     targets = targets.to(logits.device)
     real, device, V = real_dtype(logits.dtype), logits.device, logits.shape[-1]
