@@ -55,22 +55,22 @@ def test_a_hybrid_joint(after, kind):
 
 
 def test_dropout_of_a_hybrid_joint():
-    """In training alone; features are dropped as often as said, and the mean loss is that of the joint's own masks."""
+    """In training alone; mean and spread of the loss are those of the joint's own masks."""
     joint = WenetJoint(nn.Tanh(), hat=True, dropout=0.3).double()
+    joint.token_pred[2].weight.data.mul_(6)  # so that what dropout does shows
     inputs, given = encodings(), integers(padding=-1)
     torch.manual_seed(0)
     ours, theirs = [], []
     with torch.no_grad():
-        for _ in range(400):
+        for _ in range(200):
             ours.append(wenet.fused_loss(joint, *inputs, *given))
             theirs.append(by_logits(joint, *inputs, *given, blank=0))
     ours, theirs = torch.stack(ours), torch.stack(theirs)
-    assert ours.std() > 0 and joint.calls == 400
-    scale = (ours.var() / 400 + theirs.var() / 400).sqrt()
-    assert (ours.mean() - theirs.mean()).abs() < 4 * scale
+    assert ours.std() > 0 and joint.calls == 200
+    scale = (ours.var() / 200 + theirs.var() / 200).sqrt()
+    assert (ours.mean() - theirs.mean()).abs() < 4 * scale and 0.75 < ours.std() / theirs.std() < 1.33
     joint.eval()
     assert wenet.fused_loss(joint, *inputs, *given) == wenet.fused_loss(joint, *inputs, *given)
-    assert (ours.mean() - wenet.fused_loss(joint, *inputs, *given)).abs() > scale
 
 
 class Predictor(nn.Module):

@@ -82,8 +82,8 @@ def joint_reason(joint: nn.Module, activation: object, *layers: object) -> str:
 
 def sum_loss(
     joint: nn.Module, project: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], activation: object,
-    output: object, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *,
-    blank: int, reduction: str, **options,
+    output: object, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
+    target_lengths: Tensor, *, blank: int, reduction: str, **options,
 ) -> Tensor:  # fmt: skip
     """The loss of output(activation(project[0](encoder_out) + project[1](predictor_out))), without these scores where the core
     has the activation; of another `joint`, or one with hooks or LoRA, by `samplewise.joint_loss`, an utterance at a time.

@@ -86,8 +86,9 @@ def fused_loss(
 ) -> Tensor:  # fmt: skip
     """The transducer loss of a `Transducer_joint` and the output layer after it, without the 4-D tensor.
 
-    In place of transducer_lin(Tjoint(x.unsqueeze(2), h.unsqueeze(1))) and the loss of these logits. Joints that "concat", or with
-    an activation that is none of LeakyReLU (slope 0.01), GELU (exact), ReLU, Tanh, Sigmoid, SiLU and Identity, go through `samplewise.joint_loss`, which has the logits of one utterance at a time.
+    In place of transducer_lin(Tjoint(x.unsqueeze(2), h.unsqueeze(1))) and the loss of these logits. Joints that "concat", or
+    whose activation is none of LeakyReLU (slope 0.01), GELU (exact), ReLU, Tanh, Sigmoid, SiLU and Identity, go through
+    `samplewise.joint_loss`, which has the logits of one utterance at a time.
 
     Args:
         joint_network: `Transducer_joint`, with `joint`, `joint_network` and `nonlinearity`.

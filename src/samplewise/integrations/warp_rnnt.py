@@ -51,7 +51,8 @@ def rnnt_loss(
     >>> rnnt_loss(packed, torch.tensor([1, 5, 2, 4]), frames, lengths, compact=True).shape
     torch.Size([2])
     """
-    check_choice("reduction", reduction, (*REDUCTIONS, None))
+    reduction = "none" if reduction is None else reduction
+    check_choice("reduction", reduction, REDUCTIONS)
     check_tensors(log_probs=log_probs, labels=labels, frames_lengths=frames_lengths, labels_lengths=labels_lengths)
     if log_probs.dim() != (2 if compact else 4):
         form = "(sum_b T_b (U_b + 1), V)" if compact else "(B, T, U+1, V)"

@@ -114,16 +114,17 @@ def _head(joint: Any, blank: int) -> tuple[str, str, list[nn.Linear]]:
     before = () if joint.post_ffn is None else (joint.post_ffn,)
     if joint.hat_joint and blank != 0:
         raise TransducerError(f"blank is {blank}, but the joint has hat_joint, which puts the blank first: it must be 0")
-    of_blank = joint.blank_pred if joint.hat_joint else ()
+    of_blank: Any = joint.blank_pred if joint.hat_joint else None
+    of_tokens: Any = joint.token_pred if joint.hat_joint else None
     activation, layers = joint.activatoin, [joint.ffn_out]
     if joint.hat_joint:
-        activation, layers = joint.token_pred[0], [of_blank[2], joint.token_pred[2]]
+        activation, layers = of_tokens[0], [of_blank[2], of_tokens[2]]
     why = joint_reason(joint, activation, *layers, *before)
     if not why and joint.hat_joint:
         if (activation_of(of_blank[0]), activation_of(activation)) != ("tanh", "tanh"):
             why = f"its blank has {of_blank[0]}, but its tokens have {activation}"
-        elif of_blank[1].p != joint.token_pred[1].p:
-            why = f"its dropouts are {of_blank[1].p} and {joint.token_pred[1].p}"
+        elif of_blank[1].p != of_tokens[1].p:
+            why = f"its dropouts are {of_blank[1].p} and {of_tokens[1].p}"
         elif any(layer.bias is None for layer in layers):
             why = "its heads have no bias"
     return why, activation_of(activation) or "", layers

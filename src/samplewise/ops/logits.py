@@ -116,8 +116,8 @@ def rnnt(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int, clamp: float, fused: bool,
     fastemit_lambda: float, topology: str, gradient: bool, on_nonfinite: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """(losses (B,), log denominators of the heads (H, N), gradients of minus the entries (E, N)); N nodes, those of padding among
-    them. The last two are empty without `gradient`."""
+    """(losses (B,), log denominators of the heads (H, N), gradients of minus the entries (E, N)) of N nodes, also those of
+    padding; the last two are empty without `gradient`."""
     spans = _spans(logits, targets, logit_lengths, target_lengths, blank, named(topology))
     targets = targets.to(logits.device)
     real, device, V, N = real_dtype(logits.dtype), logits.device, logits.shape[-1], math.prod(logits.shape[:-1])
