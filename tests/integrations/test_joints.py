@@ -111,12 +111,14 @@ def test_known_joints_make_no_scores(module):
     agree(lambda: fused(joint, *inputs, reduction="none"), lambda: by_logits(joint, *inputs, reduction="none"), joint, *inputs)
 
 
-@pytest.mark.parametrize("kind", ["activation", "lora", "hook", "subclass"])
+@pytest.mark.parametrize("kind", ["activation", "lora", "hook", "joint", "subclass"])
 def test_other_joints_make_those_of_an_utterance(kind, caplog):
     joint, inputs = LinJoint(nn.Hardtanh() if kind == "activation" else nn.Tanh()).double(), encodings()
     joint.lin_out = {"lora": Lora, "hook": hooked}.get(kind, lambda x: x)(joint.lin_out).double()
     if kind == "subclass":
         joint.lin_out = Doubled(6, 7).double()
+    if kind == "joint":
+        joint.register_forward_hook(lambda module, inputs, scores: 3 * scores)
     _say_once.cache_clear()
     with caplog.at_level(logging.WARNING, "samplewise"):
         for _ in range(2):
