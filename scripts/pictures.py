@@ -34,9 +34,14 @@ class Drawing:
         self.shapes.append(f'<polygon points="{listed}" fill="{fill}" fill-opacity="{opacity:g}" stroke="{edge}"/>')
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.5, arrow: bool = False) -> None:
-        end = ' marker-end="url(#arrow)"' if arrow else ""
+        if arrow:  # upwards or to the right
+            head = 4 + 2 * width
+            dx, dy = (1, 0) if x2 > x1 else (0, -1)
+            x, y = x2 - head * dx, y2 - head * dy
+            self.polygon([(x2, y2), (x - head / 2 * dy, y - head / 2 * dx), (x + head / 2 * dy, y + head / 2 * dx)], colour)
+            x2, y2 = x, y
         self.shapes.append(
-            f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{colour}" stroke-width="{width:g}"{end}/>'
+            f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{colour}" stroke-width="{width:g}"/>'
         )
 
     def circle(self, x: float, y: float, r: float, fill: str, opacity: float = 1.0) -> None:
@@ -48,13 +53,9 @@ class Drawing:
         )
 
     def svg(self) -> str:
-        arrow = (
-            '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-            '<path d="M0 0L8 4L0 8z" fill="context-stroke"/></marker></defs>'
-        )
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" role="img" style="{STYLE}">'
-            f"<title>{escape(self.title)}</title>{arrow}" + "".join(self.shapes) + "</svg>\n"
+            f"<title>{escape(self.title)}</title>" + "".join(self.shapes) + "</svg>\n"
         )
 
 
@@ -73,19 +74,18 @@ def tensor() -> Drawing:
     for b in range(4):
         x, y = 40 + 24 * b, 190 - 30 * b
         box(drawing, x, y, 150, 70, 110, ORANGE, 0.12)
-    drawing.text(115, 282, "T frames", "middle")
+    drawing.text(115, 282, "T frames", "middle", size=13)
     drawing.text(34, 232, "U+1", "end", size=13)
-    drawing.text(292, 236, "V classes")
-    drawing.text(292, 60, "B utterances")
+    drawing.text(262, 246, "V classes", size=13)
+    drawing.text(40, 66, "B utterances", size=13)
     drawing.line(405, 40, 405, 300, GREY, 1)
     drawing.text(430, 26, "here: one tile of nodes at a time", colour=BLUE)
     for row in range(9):
-        drawing.rectangle(440, 66 + 22 * row, 190, 15, GREY, 0.12)
         drawing.rectangle(440, 66 + 22 * row, 190 * (0.5 + 0.5 * ((row * 5) % 9) / 8), 15, SKY, 0.55)
     box(drawing, 440, 130, 120, 18, 90, BLUE, 0.75)
     drawing.text(640, 144, "tile: R nodes × V", size=13)
-    drawing.text(440, 290, "nodes of all utterances, packed: what is padding has no row", size=13)
-    drawing.text(440, 312, "a few numbers a node stay", size=13)
+    drawing.text(440, 290, "nodes of all utterances, without padding;", size=13)
+    drawing.text(440, 310, "a few numbers of each stay", size=13)
     return drawing
 
 

@@ -9,12 +9,13 @@ import math
 import operator
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from samplewise.choices import Activation, OnNonfinite, Reduction
 from samplewise.errors import TransducerError
 from samplewise.kernels import activations
 from samplewise.topology import DEFAULTS, Topology, named
@@ -23,8 +24,7 @@ logger = logging.getLogger("samplewise")
 
 ACTIVATIONS = tuple(activations.TABLE)
 ACTIVATION_NAMES = (*ACTIVATIONS, *activations.ALIASES)
-REDUCTIONS = ("none", "sum", "mean", "mean_volume", "mean_target")
-NONFINITE = ("keep", "zero", "raise")
+REDUCTIONS, NONFINITE = get_args(Reduction), get_args(OnNonfinite)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 FUNCTORCH = getattr(torch._C, "_functorch", None)  # private: a PyTorch without these functions is asked nothing
 
@@ -131,11 +131,11 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise TransducerError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
 
 
-def check_activation(name: object) -> str:
+def check_activation(name: object) -> Activation:
     """The activation's own name, of that or of another one that it goes by."""
     own = activations.ALIASES.get(name, name) if isinstance(name, str) else name
     check_choice("activation", own, ACTIVATIONS)
-    return str(own)
+    return cast(Activation, own)
 
 
 def check_fastemit(fastemit_lambda: float) -> float:

@@ -20,7 +20,7 @@ from samplewise.bench.errors import BenchError
 from samplewise.bench.joints import joints
 from samplewise.bench.names import OURS, YARDSTICK
 from samplewise.bench.report.results import ORDER, Results
-from samplewise.plan.budget import MIB
+from samplewise.planning.budget import MIB
 
 LETTERS = {"batch": "batch B", "frames": "frames T", "labels": "labels U", "classes": "classes V"}
 LABELS = {

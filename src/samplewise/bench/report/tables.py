@@ -11,7 +11,7 @@ from samplewise.bench.peers.registry import BY_METHOD
 from samplewise.bench.records import Row
 from samplewise.bench.report.results import Results, is_exact_peer
 from samplewise.bench.report.targets import TARGETS
-from samplewise.plan.budget import show_bytes
+from samplewise.planning.budget import show_bytes
 
 BUSY_NOTE = "† measured beside other work: not to be relied on."
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from samplewise.checks import check_choice, check_topology
+from samplewise.choices import Method, TopologyName
 from samplewise.errors import TransducerError
-from samplewise.plan.budget import default_budget, device_of, parse_budget, show_bytes
-from samplewise.plan.costs import Amounts, FunctionCost, function_costs
-from samplewise.plan.expected import expected_bytes
-from samplewise.plan.methods import EXACT_METHODS, METHODS, NAMES, schedule_of
-from samplewise.plan.planner import Schedule, Sizes, bound_choices, guide_pays
+from samplewise.planning.budget import parse_budget, show_bytes
+from samplewise.planning.costs import Amounts, FunctionCost, function_costs
+from samplewise.planning.devices import default_budget, device_of
+from samplewise.planning.expected import expected_bytes
+from samplewise.planning.methods import EXACT_METHODS, METHODS, NAMES, schedule_of
+from samplewise.planning.planner import Schedule, Sizes, bound_choices, guide_pays
 from samplewise.topology import Topology
 
 TYPICAL_SHARE = 0.1  # of the nodes carry the occupancy once a model is trained; about 0.4 at random weights
@@ -125,9 +127,9 @@ class Plan:
 
 def plan(
     batch: int, frames: int | Sequence[int], labels: int | Sequence[int], vocab: int, dim: int, *,
-    dtype: torch.dtype = torch.float32, method: str = "auto", memory_budget: int | str | None = None,
+    dtype: torch.dtype = torch.float32, method: Method = "auto", memory_budget: int | str | None = None,
     share: float = TYPICAL_SHARE, gradient: bool = True, device: str | torch.device = "cpu",
-    topology: Topology | str = "regular",
+    topology: Topology | TopologyName = "regular",
 ) -> Plan:  # fmt: skip
     """What `transducer_loss` would do with such a batch: method, tile, groups, memory, operations. Nothing is computed.
 
@@ -139,16 +141,14 @@ def plan(
         dtype: of the matrix products.
         method, memory_budget: as in `transducer_loss`.
         share: share of nodes that carry the occupancy, for the estimate of the time: 0.4 is usual at random weights, 0.1 and
-        less
-            after training.
+            less after training.
         gradient: False plans an evaluation of the loss alone.
         device: whose memory and threads count.
         topology: as in `transducer_loss`.
 
     Raises:
         TransducerError: a size is not positive, the numbers of lengths and of utterances differ, or nothing fits the budget;
-        the
-            message says the least that works.
+            the message says the least that works.
 
     >>> import samplewise
     >>> p = samplewise.plan(batch=32, frames=400, labels=60, vocab=2048, dim=512)

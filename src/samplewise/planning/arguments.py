@@ -50,7 +50,7 @@ def lengths(text: str) -> int | list[int]:
 def run(arguments: argparse.Namespace) -> int:
     import torch
 
-    from samplewise.plan import plan
+    from samplewise.planning.plan import plan
 
     found = plan(
         arguments.batch, arguments.frames, arguments.labels, arguments.vocab, arguments.dim,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from samplewise.errors import TransducerError
-from samplewise.plan.budget import CPU, Device, show_bytes
+from samplewise.planning.budget import CPU, Device, show_bytes
 from samplewise.topology import Topology, regular
 
 REGULAR = regular()

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from samplewise.plan import planner
-from samplewise.plan.budget import gpu
-from samplewise.plan.methods import schedule_of
-from samplewise.plan.planner import (
+from samplewise.planning import planner
+from samplewise.planning.budget import gpu
+from samplewise.planning.methods import schedule_of
+from samplewise.planning.planner import (
     PIECE,
     TINY,
     TINY_LAYER,

@@ -9,10 +9,11 @@ import torch
 import samplewise
 from samplewise import TransducerError
 from samplewise.cli import main
-from samplewise.plan.budget import CPU, default_budget, device_of, gpu, gpu_budget, parse_budget, show_bytes
-from samplewise.plan.costs import FUNCTIONS, Amounts, evaluate, function_costs
-from samplewise.plan.methods import EXACT_METHODS, METHODS, schedule_of
-from samplewise.plan.planner import SMALLEST_TILE, Sizes, cut, exponential_bytes, row_bytes, schedule_tiled
+from samplewise.planning.budget import CPU, gpu, gpu_budget, parse_budget, show_bytes
+from samplewise.planning.costs import FUNCTIONS, Amounts, evaluate, function_costs
+from samplewise.planning.devices import default_budget, device_of
+from samplewise.planning.methods import EXACT_METHODS, METHODS, schedule_of
+from samplewise.planning.planner import SMALLEST_TILE, Sizes, cut, exponential_bytes, row_bytes, schedule_tiled
 
 
 @pytest.mark.parametrize(

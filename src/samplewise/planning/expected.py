@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from samplewise.plan.planner import (
+from samplewise.planning.planner import (
     PACKED_DEPTH,
     Schedule,
     Sizes,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from samplewise.plan.costs import FUNCTIONS, Amounts, function_costs
-from samplewise.plan.methods import METHODS
+from samplewise.planning.costs import FUNCTIONS, Amounts, function_costs
+from samplewise.planning.methods import METHODS
 
 #                 N     P           V          D      R        G         F         r            S
 AMOUNTS = Amounts(1000, padded=1500, classes=100, dim=20, tile=64, group=400, alive=128, share=0.25, guide=5)

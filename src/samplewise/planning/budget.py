@@ -1,11 +1,9 @@
-"""How much memory a call may take beyond its inputs, outputs and gradients, and what a plan must know about the device."""
+"""What memory a call may take beyond inputs, outputs and gradients, and what a plan must know of a device. No torch here."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-
-import torch
 
 from samplewise.errors import TransducerError
 
@@ -45,28 +43,9 @@ def parse_budget(budget: int | str | None) -> int | None:
     return budget
 
 
-def default_budget(device: torch.device) -> int:
-    """A workspace that is safe and fast: 64 MiB on a CPU; on a GPU a quarter of what is free, at most 2 GiB.
-
-    What PyTorch holds without using it is free, too. A power of two, so that a little more or less of it changes no plan, and
-    the same inputs give the same bits.
-    """
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return gpu_budget(torch.cuda.mem_get_info(device)[0] + unused)
-    return DEFAULT_CPU
-
-
 def gpu_budget(free: int) -> int:
     """The default workspace on a GPU with so many free bytes."""
     return min(LARGEST_GPU, 1 << max(20, (free // 4).bit_length() - 1))
-
-
-def device_of(device: torch.device) -> Device:
-    """What a plan must know about a device. On a GPU a tile takes half of the second-level cache, or LEAST_GPU_CACHE."""
-    if device.type == "cuda":
-        return gpu(torch.cuda.get_device_properties(device).L2_cache_size)
-    return CPU if device.type in ("cpu", "meta") else gpu(0)
 
 
 def gpu(cache: int) -> Device:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from samplewise.plan.planner import Schedule, Sizes, choose, schedule_batched, schedule_samplewise, schedule_tiled
+from samplewise.planning.planner import Schedule, Sizes, choose, schedule_batched, schedule_samplewise, schedule_tiled
 
 Scheduler = Callable[[Sizes, int | None, int, int, int], Schedule]  # of sizes, budget, default budget, padded T and U + 1
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import samplewise
-from samplewise.plan.expected import expected_bytes
-from samplewise.plan.planner import Sizes, bounds_bytes, exponential_bytes, schedule_tiled
+from samplewise.planning.expected import expected_bytes
+from samplewise.planning.planner import Sizes, bounds_bytes, exponential_bytes, schedule_tiled
 
 LARGE = Sizes([300] * 8, [60] * 8, 2048, 512, 4, 4, gradient=True, threads=2)
 SMALL = Sizes([300] * 8, [60] * 8, 30, 64, 4, 4, gradient=True, threads=2)
