@@ -118,7 +118,7 @@ def test_a_clamp_comes_last_on_a_cpu(reduction):
         ({"reduction": "average"}, ["reduction", "average"]),
         ({"blank": 12}, ["blank is 12"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_bad_inputs(module, changes, words):
     given = dict(zip(NAMES, make(blank=0), strict=True))

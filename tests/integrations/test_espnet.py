@@ -149,7 +149,7 @@ def test_losses():
         ({"reduction": "average"}, ["reduction", "average"]),
         ({"big_blank_durations": [1]}, ["durations is [1]"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.Hardtanh()], ids=str)
 def test_bad_inputs(activation, changes, words):

@@ -49,7 +49,7 @@ def test_its_loss_is_warp_rnnts():
         ({"blank_id": 7}, ["blank_id is 7"]),
         ({"reduction": "average"}, ["reduction", "average"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.SELU()], ids=str)
 def test_bad_inputs(activation, changes, words):

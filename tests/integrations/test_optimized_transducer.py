@@ -98,7 +98,7 @@ def test_the_logits_stay():
         ({"reduction": "average"}, ["reduction", "average"]),
         ({"blank": 11}, ["blank is 11"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_bad_inputs(changes, words):
     logits, targets, frames, labels = make(blank=2)

@@ -117,7 +117,7 @@ def test_lengths_are_rounded():
         ({"blank_index": 7}, ["blank_index is 7"]),
         ({"reduction": "batchmean"}, ["reduction", "batchmean"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_bad_inputs(changes, words):
     inputs = encodings(D, D)

@@ -71,7 +71,7 @@ def test_what_torchaudio_refuses(dtype, integers):
         ({"targets": torch.full((4, 6), 10)}, ["targets[0, 0] is 10", "blank"]),
         ({"blank": 11}, ["blank is 11", "11 classes"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_bad_inputs(changes, words):
     given = dict(zip(("logits", "targets", "logit_lengths", "target_lengths"), make(), strict=True))

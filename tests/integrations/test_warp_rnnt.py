@@ -85,7 +85,7 @@ def test_what_it_refuses():
         ({"blank": 11}, ["blank is 11"]),
         ({"reduction": "average"}, ["reduction", "average"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_bad_inputs(changes, words):
     given = dict(zip(NAMES, problem_of(), strict=True))
@@ -105,7 +105,7 @@ def test_bad_inputs(changes, words):
         ({"labels_lengths": torch.tensor([3, -1, 3, 6])}, ["labels_lengths are [3, -1, 3, 6]"]),
         ({"log_probs": torch.zeros(30, 11)}, ["log_probs has 30 rows"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_bad_compact_inputs(changes, words):
     given = dict(zip(NAMES, compact(*problem_of()), strict=True))

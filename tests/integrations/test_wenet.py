@@ -122,7 +122,7 @@ def test_the_model_of_one_line(blank):
         ({"blank": 7}, ["blank is 7"]),
         ({"reduction": "average"}, ["reduction", "average"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.Hardtanh()], ids=str)
 def test_bad_inputs(activation, changes, words):

@@ -112,6 +112,7 @@ def test_the_guilty_utterance_alone():
     "changes, words",
     [
         ({"logits": torch.zeros(39, 7)}, ["39 rows", "logit_lengths[b] * (target_lengths[b] + 1)", "is 40"]),
+        ({"logits": torch.zeros(41, 7)}, ["41 rows", "is 40"]),
         ({"logits": torch.zeros(4, 10, 7)}, ["logits", "packed", "(4, 10, 7)"]),
         ({"logits": torch.zeros(0, 7)}, ["logits", "(0, 7)"]),
         ({"logit_lengths": torch.tensor([6, 1, 0, 5])}, ["logit_lengths[2] is 0", "40 rows"]),
@@ -123,7 +124,7 @@ def test_the_guilty_utterance_alone():
         ({"targets": [[1]]}, ["targets", "list"]),
         ({"blank": 7}, ["blank is 7", "7 classes"]),
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_bad_inputs(changes, words):
     _, packed = both(topologies.regular())
