@@ -143,6 +143,19 @@ def calc_transducer_loss(
 
     Raises:
         TransducerError: padding stands before a label, or as in `fused_loss`.
+
+    >>> import torch
+    >>> from samplewise.integrations.espnet import RNNTLoss, calc_transducer_loss
+    >>> model, joint_network = torch.nn.Module(), torch.nn.Module()  # stand for ESPnetASRModel and JointNetwork
+    >>> joint_network.lin_enc, joint_network.lin_dec = torch.nn.Linear(8, 16), torch.nn.Linear(6, 16, bias=False)
+    >>> joint_network.joint_activation, joint_network.lin_out = torch.nn.Tanh(), torch.nn.Linear(16, 7)
+    >>> model.joint_network, model.decoder, model.criterion_transducer = joint_network, torch.nn.Embedding(7, 6), RNNTLoss()
+    >>> model.decoder.set_device = lambda device: None
+    >>> model.blank_id, model.ignore_id, model.error_calculator_trans = 0, -1, None
+    >>> labels = torch.tensor([[3, 5, 2], [4, -1, -1]])
+    >>> loss, cer, wer = calc_transducer_loss(model, torch.randn(2, 9, 8), torch.tensor([9, 5]), labels)
+    >>> loss.shape, cer, wer
+    (torch.Size([]), None, None)
     """
     u_len = samplewise.label_lengths(labels, model.ignore_id)
     target = labels.masked_fill(labels == model.ignore_id, model.blank_id)

@@ -87,6 +87,17 @@ def compute_loss(
 
     Raises:
         TransducerError: the model has `enable_k2`, or as in `fused_loss`.
+
+    >>> import torch
+    >>> from samplewise.integrations.wenet import compute_loss
+    >>> model, joint = torch.nn.Module(), torch.nn.Module()  # stand for Transducer and TransducerJoint
+    >>> joint.enc_ffn, joint.pred_ffn, joint.post_ffn = torch.nn.Linear(8, 16), torch.nn.Linear(6, 16), None
+    >>> joint.hat_joint, joint.activatoin, joint.ffn_out = False, torch.nn.Tanh(), torch.nn.Linear(16, 7)
+    >>> model.joint, model.predictor, model.blank, model.ignore_id = joint, torch.nn.Embedding(7, 6), 0, -1
+    >>> model.simple_am_proj = model.simple_lm_proj = None
+    >>> text, frames, lengths = torch.tensor([[3, 5, 2], [4, -1, -1]]), torch.tensor([9, 5]), torch.tensor([3, 1])
+    >>> compute_loss(model, torch.randn(2, 9, 8), frames, torch.ones(2, 1, 9), text, lengths).shape
+    torch.Size([])
     """
     if model.simple_lm_proj is not None or model.simple_am_proj is not None:
         raise TransducerError(
