@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from samplewise.errors import TransducerError
     from samplewise.functional import joint_loss, rnnt_loss, transducer_loss
     from samplewise.labels import label_lengths
+    from samplewise.lattice import lattice_loss
     from samplewise.modules import Joiner, TransducerLoss
     from samplewise.observation import Observation, observe
     from samplewise.planning.plan import Plan, plan
@@ -24,6 +25,7 @@ __all__ = [
     "TransducerLoss",
     "joint_loss",
     "label_lengths",
+    "lattice_loss",
     "observe",
     "plan",
     "rnnt_loss",
@@ -36,7 +38,8 @@ __version__ = "0.1.0"
 # Where the public names are: PyTorch is loaded with the first of them, not by `samplewise --help`.
 _HOMES = {
     "errors": ("TransducerError",), "functional": ("joint_loss", "rnnt_loss", "transducer_loss"), "labels": ("label_lengths",),
-    "modules": ("Joiner", "TransducerLoss"), "observation": ("Observation", "observe"), "planning.plan": ("Plan", "plan"),
+    "lattice": ("lattice_loss",), "modules": ("Joiner", "TransducerLoss"),
+    "observation": ("Observation", "observe"), "planning.plan": ("Plan", "plan"),
     "vocabulary": ("SampledVocabulary", "sample_vocabulary"),
 }  # fmt: skip
 _HOME = {name: f"samplewise.{home}" for home, names in _HOMES.items() for name in names}

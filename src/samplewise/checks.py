@@ -280,13 +280,17 @@ def check_integers(
         (lengths_name, encoder_lengths, 1),
         ("target_lengths", target_lengths, 1),
     ):
-        check_tensors(**{name: tensor})
-        if tensor.dtype not in (torch.int32, torch.int64):
-            raise TransducerError(f"{name} is {tensor.dtype}; it must be int32 or int64")
-        if tensor.dim() != dim:
-            axes = "(B, U)" if dim == 2 else "(B,)"
-            raise TransducerError(f"{name} must be {axes}, but has shape {tuple(tensor.shape)}")
-        same_size(name, tensor.shape[0], "utterances", "the batch", batch)
+        check_integer(name, tensor, dim, batch)
+
+
+def check_integer(name: str, tensor: Tensor, dim: int, batch: int) -> None:
+    check_tensors(**{name: tensor})
+    if tensor.dtype not in (torch.int32, torch.int64):
+        raise TransducerError(f"{name} is {tensor.dtype}; it must be int32 or int64")
+    if tensor.dim() != dim:
+        axes = "(B, U)" if dim == 2 else "(B,)"
+        raise TransducerError(f"{name} must be {axes}, but has shape {tuple(tensor.shape)}")
+    same_size(name, tensor.shape[0], "utterances", "the batch", batch)
 
 
 def check_alignment(alignment: Tensor | None, targets: Tensor) -> None:

@@ -130,7 +130,7 @@ def transducer_loss(
 def rnnt_loss(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int = -1, clamp: float = -1,
     reduction: Reduction = "mean", fused_log_softmax: bool = True, *, fastemit_lambda: float = 0.0,
-    topology: Topology | TopologyName = "regular", normalizer: float | Tensor | None = None,
+    topology: Topology | TopologyName = "regular", delay_penalty: float = 0.0, normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """RNN-T loss of logits that already exist; the contract is that of `torchaudio.functional.rnnt_loss`.
 
@@ -149,7 +149,7 @@ def rnnt_loss(
             sigma is taken from them all the same.
         fastemit_lambda: as in `transducer_loss`; torchaudio's has none.
         topology: what arcs leave a node, as in `transducer_loss`; "hat" makes its probabilities of scores alone.
-        normalizer: as in `transducer_loss`.
+        delay_penalty, normalizer: as in `transducer_loss`.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,).
@@ -183,16 +183,20 @@ def rnnt_loss(
             " of log-probabilities the loss is that of topology 'regular'"
         )
     clamp = checks.check_clamp(clamp)
-    options = (blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda), lattice.key)
+    options = (
+        blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda), lattice.key, gradient, "keep",
+        checks.check_finite("delay_penalty", delay_penalty),
+    )  # fmt: skip
     weights = reduction_weights(reduction, target_lengths, normalizer)
-    losses = rnnt(logits, targets, logit_lengths, target_lengths, *options, gradient, "keep")[0]
+    losses = rnnt(logits, targets, logit_lengths, target_lengths, *options)[0]
     return losses if weights is None else (losses * weights.to(losses)).sum()
 
 
 def joint_loss(
     joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
     target_lengths: Tensor, *, blank: int = 0, reduction: Reduction = "mean", fastemit_lambda: float = 0.0,
-    on_nonfinite: OnNonfinite = "keep", topology: Topology | TopologyName = "regular", normalizer: float | Tensor | None = None,
+    on_nonfinite: OnNonfinite = "keep", topology: Topology | TopologyName = "regular", delay_penalty: float = 0.0,
+    normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Transducer loss of any joint network, utterance by utterance: one utterance's logits are the most that exists at a time.
 
@@ -203,8 +207,8 @@ def joint_loss(
             utterance at a time.
         encoder_out: (B, T, E) acoustic encodings.
         predictor_out: (B, U+1, P) label encodings; row u has seen u labels.
-        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite, topology, normalizer: as in
-            `transducer_loss`.
+        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite, topology, delay_penalty,
+            normalizer: as in `transducer_loss`.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of
@@ -234,13 +238,14 @@ def joint_loss(
         run = torch.compiler.disable(run)
     return run(
         joint, encoder_out, predictor_out, (targets, encoder_lengths, target_lengths), reduction, normalizer, blank=blank,
-        on_nonfinite=on_nonfinite, fastemit_lambda=fastemit_lambda, topology=topology,
+        on_nonfinite=on_nonfinite, fastemit_lambda=fastemit_lambda, topology=topology, delay_penalty=delay_penalty,
     )  # fmt: skip
 
 
 def _joint_loss(
     joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, integers: tuple[Tensor, Tensor, Tensor], reduction: str,
     normalizer: float | Tensor | None, *, blank: int, on_nonfinite: str, fastemit_lambda: float, topology: Topology | str,
+    delay_penalty: float,
 ) -> Tensor:  # fmt: skip
     checks.check_choice("reduction", reduction, checks.REDUCTIONS)
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
@@ -252,7 +257,7 @@ def _joint_loss(
     weights = None if weights is None else weights.to(encoder_out.device)
     call, learned = JointCall.of(
         joint, blank=blank, on_nonfinite=on_nonfinite, fastemit_lambda=checks.check_fastemit(fastemit_lambda),
-        topology=checks.check_topology(topology).key,
+        topology=checks.check_topology(topology).key, delay_penalty=checks.check_finite("delay_penalty", delay_penalty),
     )  # fmt: skip
     return JointLoss.apply(call, weights, *integers, encoder_out, predictor_out, *learned)
 

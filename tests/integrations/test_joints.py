@@ -145,8 +145,8 @@ def test_options_reach_the_loss():
     torch.testing.assert_close(fused(joint, *inputs, reduction="sum", method="tiled", memory_budget="4MiB"), plain)
     other = LinJoint(nn.Hardtanh()).double()
     assert torch.equal(fused(other, *inputs, normalizer=4.0), fused(other, *inputs, reduction="sum") / 4)
-    with pytest.raises(TransducerError, match=r"delay_penalty is an option of transducer_loss.*Hardtanh"):
-        fused(other, *inputs, delay_penalty=0.1)
+    with pytest.raises(TransducerError, match=r"clamp is an option of transducer_loss.*Hardtanh"):
+        fused(other, *inputs, clamp=0.1)
 
 
 def test_a_wrapped_layer_is_refused():

@@ -23,8 +23,8 @@ class Case:
 
     Attributes:
         name: unique among all cases.
-        weights: "random"; "planted" alignments, the extreme of a model that is sure; or "trained", what the joint of a trained
-            model sees.
+        weights: "random"; "planted" alignments, the extreme of a model that is sure; "trained", what the joint of a trained
+            model sees; or "sure", one utterance without a loss to speak of, to warm up with.
         batch, frames, labels, classes, dim: B, T, U, V and D.
         ragged: lengths from 20% to 100% of T and U; otherwise every utterance has T frames and U labels.
         scale: factor on the output layer, to make logits large.

@@ -5,10 +5,18 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Literal, cast
 
+from samplewise.checks import check_choice
 from samplewise.errors import TransducerError
 
 REDUCTIONS = ("none", "mean", "sum")  # what nearly all of them have; "mean" is over utterances
+
+
+def usual_reduction(reduction: str) -> Literal["none", "mean", "sum"]:
+    """The reduction, if it is one that nearly all of them have; they have the same names here."""
+    check_choice("reduction", reduction, REDUCTIONS)
+    return cast(Literal["none", "mean", "sum"], reduction)
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import samplewise
-from samplewise.checks import check_choice
+from samplewise.choices import Reduction, TopologyName
 from samplewise.integrations.acts import loss_of_acts
-from samplewise.integrations.arguments import REDUCTIONS, called
+from samplewise.integrations.arguments import called, usual_reduction
 from samplewise.integrations.joints import sum_loss
 from samplewise.topology import Topology, multi_blank
 
@@ -32,8 +32,7 @@ class RNNTLoss(nn.Module):
 
     def __init__(self, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0) -> None:
         super().__init__()
-        check_choice("reduction", reduction, REDUCTIONS)
-        self.blank, self.reduction, self.fastemit_lambda = blank, reduction, fastemit_lambda
+        self.blank, self.reduction, self.fastemit_lambda = blank, usual_reduction(reduction), fastemit_lambda
 
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
         return loss_of_acts(
@@ -60,10 +59,9 @@ class MultiblankRNNTLossNumba(nn.Module):
         clamp: float = -1, sigma: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
-        check_choice("reduction", reduction, REDUCTIONS)
         self.topology = multi_blank(big_blank_durations, sigma=sigma)
         self.big_blank_durations, self.sigma = tuple(big_blank_durations), sigma
-        self.blank, self.reduction, self.fastemit_lambda, self.clamp = blank, reduction, fastemit_lambda, clamp
+        self.blank, self.reduction, self.fastemit_lambda, self.clamp = blank, usual_reduction(reduction), fastemit_lambda, clamp
 
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
         return loss_of_acts(
@@ -74,7 +72,7 @@ class MultiblankRNNTLossNumba(nn.Module):
 
 def fused_loss(
     joint_network: Any, encoder_out: Tensor, decoder_out: Tensor, target: Tensor, t_len: Tensor, u_len: Tensor, *,
-    blank_id: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0, big_blank_durations: Sequence[int] = (),
+    blank_id: int = 0, reduction: Reduction = "mean", fastemit_lambda: float = 0.0, big_blank_durations: Sequence[int] = (),
     sigma: float = 0.05, **options,
 ) -> Tensor:  # fmt: skip
     """The transducer loss of a `JointNetwork` and what `get_transducer_task_io` returns, without the 4-D tensor.
@@ -112,7 +110,7 @@ def fused_loss(
     >>> joint_network.lin_out.weight.grad.shape
     torch.Size([7, 16])
     """
-    topology: Topology | str = multi_blank(big_blank_durations, sigma=sigma) if big_blank_durations else "regular"
+    topology: Topology | TopologyName = multi_blank(big_blank_durations, sigma=sigma) if big_blank_durations else "regular"
     with called(
         predictor_out="decoder_out", targets="target", encoder_lengths="t_len", target_lengths="u_len", blank_is="blank_id is",
     ):  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from samplewise.choices import Reduction
 from samplewise.integrations.arguments import called
 from samplewise.integrations.joints import sum_loss
 from samplewise.integrations.warp_rnnt import rnnt_loss
@@ -15,7 +16,7 @@ __all__ = ["fused_loss", "rnnt_loss"]  # its criterion is warp_rnnt's, called wi
 
 def fused_loss(
     joint_network: Any, encoder_out: Tensor, decoder_out: Tensor, target: Tensor, t_len: Tensor, u_len: Tensor, *,
-    blank_id: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0, **options,
+    blank_id: int = 0, reduction: Reduction = "mean", fastemit_lambda: float = 0.0, **options,
 ) -> Tensor:  # fmt: skip
     """The transducer loss of a `JointNetwork` and what `get_transducer_task_io` returns, without the 4-D tensor, on any device.
 

@@ -12,18 +12,19 @@ import torch
 from torch import Tensor, nn
 
 import samplewise
+from samplewise.choices import Activation, Reduction
 from samplewise.errors import TransducerError
 
 logger = logging.getLogger("samplewise")
 
-ACTIVATIONS: dict[type[nn.Module], str] = {
+ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.Tanh: "tanh", nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.GELU: "gelu", nn.LeakyReLU: "leaky_relu",
     nn.Identity: "identity",
 }  # fmt: skip
 SLOPE = 0.01  # of the core's leaky_relu
 
 
-def activation_of(module: object) -> str | None:
+def activation_of(module: object) -> Activation | None:
     """The core's name of what a joint has for an activation; None if it has none of exactly this.
 
     Toolkits have a class Swish of their own: it is taken for "silu" where it is x sigmoid(x).
@@ -83,7 +84,7 @@ def joint_reason(joint: nn.Module, activation: object, *layers: object) -> str:
 def sum_loss(
     joint: nn.Module, project: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], activation: object,
     output: object, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
-    target_lengths: Tensor, *, blank: int, reduction: str, **options,
+    target_lengths: Tensor, *, blank: int, reduction: Reduction, **options,
 ) -> Tensor:  # fmt: skip
     """The loss of output(activation(project[0](encoder_out) + project[1](predictor_out))), without these scores where the core
     has the activation; of another `joint`, or one with hooks or LoRA, by `samplewise.joint_loss`, an utterance at a time.
@@ -91,14 +92,12 @@ def sum_loss(
     encoder_out (B, T, E), predictor_out (B, U+1, P); `options` are those of `transducer_loss`.
     """
     integers = (targets, encoder_lengths, target_lengths)
-    why = joint_reason(joint, activation, output)
-    if why:
+    why, name, layer = joint_reason(joint, activation, output), activation_of(activation), linear_of(output)
+    if why or name is None or layer is None:
         return any_joint_loss(joint, why, encoder_out, predictor_out, *integers, blank=blank, reduction=reduction, **options)
-    layer = linear_of(output)
-    assert layer is not None
     return samplewise.transducer_loss(
         project[0](encoder_out), project[1](predictor_out), layer.weight, layer.bias, *integers, blank=blank,
-        activation=str(activation_of(activation)), reduction=reduction, **options,
+        activation=name, reduction=reduction, **options,
     )  # fmt: skip
 
 

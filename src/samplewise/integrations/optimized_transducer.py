@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 import samplewise
-from samplewise.checks import check_choice, check_tensors
+from samplewise.checks import check_tensors
 from samplewise.errors import TransducerError
-from samplewise.integrations.arguments import REDUCTIONS
+from samplewise.integrations.arguments import usual_reduction
 from samplewise.topology import modified
 
 ONE_SYMBOL = modified(label_ends=False)
@@ -49,14 +49,14 @@ def transducer_loss(
     >>> logits.grad.shape
     torch.Size([46, 7])
     """
-    check_choice("reduction", reduction, REDUCTIONS)
+    usual = usual_reduction(reduction)
     check_tensors(logits=logits)
     if logits.dim() != 2:
         raise TransducerError(
             f"logits has shape {tuple(logits.shape)}; it must be (sum_b T_b (U_b + 1), V), one utterance after the other"
         )
     return samplewise.rnnt_loss(
-        logits, targets, logit_lengths, target_lengths, blank=blank, reduction=reduction,
+        logits, targets, logit_lengths, target_lengths, blank=blank, reduction=usual,
         fused_log_softmax=not from_log_softmax, topology=ONE_SYMBOL if one_sym_per_frame else "regular",
     )  # fmt: skip
 
@@ -73,8 +73,7 @@ class TransducerLoss(nn.Module):
 
     def __init__(self, blank: int, reduction: str = "mean") -> None:
         super().__init__()
-        check_choice("reduction", reduction, REDUCTIONS)
-        self.blank, self.reduction = blank, reduction
+        self.blank, self.reduction = blank, usual_reduction(reduction)
 
     def forward(
         self, logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, from_log_softmax: bool,

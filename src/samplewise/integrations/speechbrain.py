@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import samplewise
-from samplewise.checks import check_choice, check_logits, check_tensors, check_three_dimensional
+from samplewise.checks import check_logits, check_tensors, check_three_dimensional
+from samplewise.choices import Reduction
 from samplewise.errors import TransducerError
-from samplewise.integrations.arguments import REDUCTIONS, called
+from samplewise.integrations.arguments import called, usual_reduction
 from samplewise.integrations.joints import any_joint_loss, sum_loss
 
 ROUNDED = {
@@ -50,11 +51,11 @@ def transducer_loss(
     >>> logits.grad.shape
     torch.Size([2, 10, 4, 7])
     """
-    check_choice("reduction", reduction, REDUCTIONS)
+    usual = usual_reduction(reduction)
     check_logits(logits)
     targets, frames, labels = _absolute(logits.shape[1], targets, input_lens, target_lens)
     with called(**ROUNDED):
-        return samplewise.rnnt_loss(logits, targets, frames, labels, blank=blank_index, reduction=reduction)
+        return samplewise.rnnt_loss(logits, targets, frames, labels, blank=blank_index, reduction=usual)
 
 
 class TransducerLoss(nn.Module):
@@ -71,8 +72,7 @@ class TransducerLoss(nn.Module):
 
     def __init__(self, blank: int = 0, reduction: str = "mean") -> None:
         super().__init__()
-        check_choice("reduction", reduction, REDUCTIONS)
-        self.blank, self.reduction = blank, reduction
+        self.blank, self.reduction = blank, usual_reduction(reduction)
 
     def forward(self, logits: Tensor, labels: Tensor, T: Tensor, U: Tensor) -> Tensor:
         with called(targets="labels", logit_lengths="T", target_lengths="U"):
@@ -81,7 +81,7 @@ class TransducerLoss(nn.Module):
 
 def fused_loss(
     joint_network: Any, transducer_lin: nn.Module, encoder_out: Tensor, decoder_out: Tensor, targets: Tensor,
-    input_lens: Tensor, target_lens: Tensor, blank_index: int, reduction: str = "mean", *, fastemit_lambda: float = 0.0,
+    input_lens: Tensor, target_lens: Tensor, blank_index: int, reduction: Reduction = "mean", *, fastemit_lambda: float = 0.0,
     **options,
 ) -> Tensor:  # fmt: skip
     """The transducer loss of a `Transducer_joint` and the output layer after it, without the 4-D tensor.
@@ -148,7 +148,7 @@ class FusedLoss(nn.Module):
     """
 
     def __init__(
-        self, joint_network: nn.Module, transducer_lin: nn.Module, blank_index: int, reduction: str = "mean", **options
+        self, joint_network: nn.Module, transducer_lin: nn.Module, blank_index: int, reduction: Reduction = "mean", **options
     ) -> None:
         super().__init__()
         self.joint_network, self.transducer_lin = joint_network, transducer_lin

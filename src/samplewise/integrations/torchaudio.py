@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 import samplewise
-from samplewise.checks import check_choice
-from samplewise.integrations.arguments import REDUCTIONS
+from samplewise.integrations.arguments import usual_reduction
 
 
 def rnnt_loss(
@@ -42,9 +41,9 @@ def rnnt_loss(
     >>> logits.grad.shape
     torch.Size([2, 9, 4, 7])
     """
-    check_choice("reduction", reduction, REDUCTIONS)
     return samplewise.rnnt_loss(
-        logits, targets, logit_lengths, target_lengths, blank=blank, clamp=clamp, reduction=reduction,
+        logits, targets, logit_lengths, target_lengths, blank=blank, clamp=clamp,
+        reduction=usual_reduction(reduction),
         fused_log_softmax=fused_log_softmax,
     )  # fmt: skip
 
@@ -61,8 +60,12 @@ class RNNTLoss(nn.Module):
 
     def __init__(self, blank: int = -1, clamp: float = -1.0, reduction: str = "mean", fused_log_softmax: bool = True) -> None:
         super().__init__()
-        check_choice("reduction", reduction, REDUCTIONS)
-        self.blank, self.clamp, self.reduction, self.fused_log_softmax = blank, clamp, reduction, fused_log_softmax
+        self.blank, self.clamp, self.reduction, self.fused_log_softmax = (
+            blank,
+            clamp,
+            usual_reduction(reduction),
+            fused_log_softmax,
+        )
 
     def forward(self, logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor) -> Tensor:
         return rnnt_loss(

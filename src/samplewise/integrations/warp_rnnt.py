@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 import samplewise
-from samplewise.checks import check_blank, check_choice, check_tensors
+from samplewise.checks import check_blank, check_tensors
 from samplewise.errors import TransducerError
-from samplewise.integrations.arguments import REDUCTIONS, called
+from samplewise.integrations.arguments import called, usual_reduction
 
 
 def rnnt_loss(
@@ -51,8 +51,7 @@ def rnnt_loss(
     >>> rnnt_loss(packed, torch.tensor([1, 5, 2, 4]), frames, lengths, compact=True).shape
     torch.Size([2])
     """
-    reduction = "none" if reduction is None else reduction
-    check_choice("reduction", reduction, REDUCTIONS)
+    usual = usual_reduction("none" if reduction is None else reduction)
     check_tensors(log_probs=log_probs, labels=labels, frames_lengths=frames_lengths, labels_lengths=labels_lengths)
     if log_probs.dim() != (2 if compact else 4):
         form = "(sum_b T_b (U_b + 1), V)" if compact else "(B, T, U+1, V)"
@@ -67,9 +66,9 @@ def rnnt_loss(
         )  # fmt: skip
     if average_frames:
         costs = costs / frames_lengths.to(costs)
-    if reduction == "sum":
+    if usual == "sum":
         return costs.sum()
-    return costs.mean() if reduction == "mean" else costs
+    return costs.mean() if usual == "mean" else costs
 
 
 def _padded(labels: Tensor, lengths: Tensor) -> Tensor:

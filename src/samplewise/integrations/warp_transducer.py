@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from samplewise.checks import check_choice
 from samplewise.integrations.acts import loss_of_acts
-from samplewise.integrations.arguments import REDUCTIONS
+from samplewise.integrations.arguments import usual_reduction
 
 
 def rnnt_loss(
@@ -55,8 +54,7 @@ class RNNTLoss(nn.Module):
 
     def __init__(self, blank: int = 0, reduction: str = "mean") -> None:
         super().__init__()
-        check_choice("reduction", reduction, REDUCTIONS)
-        self.blank, self.reduction = blank, reduction
+        self.blank, self.reduction = blank, usual_reduction(reduction)
 
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
         return rnnt_loss(acts, labels, act_lens, label_lens, self.blank, self.reduction)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from samplewise.checks import check_choice
 from samplewise.integrations.acts import loss_of_acts
-from samplewise.integrations.arguments import REDUCTIONS
+from samplewise.integrations.arguments import usual_reduction
 
 
 def rnnt_loss(
@@ -61,8 +60,7 @@ class RNNTLossNumba(nn.Module):
 
     def __init__(self, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0, clamp: float = -1) -> None:
         super().__init__()
-        check_choice("reduction", reduction, REDUCTIONS)
-        self.blank, self.reduction, self.fastemit_lambda, self.clamp = blank, reduction, fastemit_lambda, clamp
+        self.blank, self.reduction, self.fastemit_lambda, self.clamp = blank, usual_reduction(reduction), fastemit_lambda, clamp
 
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
         return rnnt_loss(acts, labels, act_lens, label_lens, self.blank, self.reduction, self.fastemit_lambda, self.clamp)

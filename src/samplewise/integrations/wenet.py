@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import samplewise
+from samplewise.choices import Activation, Reduction
 from samplewise.errors import TransducerError
 from samplewise.integrations.arguments import called
 from samplewise.integrations.joints import activation_of, any_joint_loss, joint_reason
@@ -19,7 +20,7 @@ __all__ = ["compute_loss", "fused_loss", "rnnt_loss"]
 
 def fused_loss(
     joint: Any, encoder_out: Tensor, predictor_out: Tensor, text: Tensor, encoder_out_lens: Tensor, text_lengths: Tensor, *,
-    blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0, **options,
+    blank: int = 0, reduction: Reduction = "mean", fastemit_lambda: float = 0.0, **options,
 ) -> Tensor:  # fmt: skip
     """The transducer loss of a `TransducerJoint`, without the 4-D tensor.
 
@@ -120,7 +121,7 @@ def _summands(joint: Any, encoder_out: Tensor, predictor_out: Tensor) -> tuple[T
     return encoder_out, predictor_out
 
 
-def _head(joint: Any, blank: int) -> tuple[str, str, list[nn.Linear]]:
+def _head(joint: Any, blank: int) -> tuple[str, Activation, list[nn.Linear]]:
     """Why the joint does not fit, "" if it does; the activation; the layers whose rows are the output layer's."""
     before = () if joint.post_ffn is None else (joint.post_ffn,)
     if joint.hat_joint and blank != 0:
@@ -138,7 +139,7 @@ def _head(joint: Any, blank: int) -> tuple[str, str, list[nn.Linear]]:
             why = f"its dropouts are {of_blank[1].p} and {of_tokens[1].p}"
         elif any(layer.bias is None for layer in layers):
             why = "its heads have no bias"
-    return why, activation_of(activation) or "", layers
+    return why, activation_of(activation) or "identity", layers
 
 
 def _dropout(joint: Any) -> float:

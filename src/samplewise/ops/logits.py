@@ -20,6 +20,7 @@ from samplewise.kernels.layout import packed_table, padded_table
 from samplewise.ops.guards import finish_nonfinite, first_derivative
 from samplewise.ops.lattices import Emissions, Occupancy, lattice_of
 from samplewise.ops.problem import real_dtype, wide_dtype
+from samplewise.ops.timing import delay
 from samplewise.topology import Bound, Topology, named
 
 ROWS = 4096  # rows of logits that a kernel is given at a time
@@ -114,7 +115,7 @@ def _index(label: Tensor, frames: int) -> Tensor:
 @torch.library.custom_op("samplewise::rnnt", mutates_args=())
 def rnnt(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int, clamp: float, fused: bool,
-    fastemit_lambda: float, topology: str, gradient: bool, on_nonfinite: str,
+    fastemit_lambda: float, topology: str, gradient: bool, on_nonfinite: str, delay_penalty: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(losses (B,), log denominators of the heads (H, N), gradients of minus the entries (E, N)) of N nodes, also those of
     padding; the last two are empty without `gradient`."""
@@ -129,14 +130,17 @@ def rnnt(
     bias = torch.zeros(V, dtype=real, device=device)
     for b, span in enumerate(spans):
         part, label = span.logits(logits, b), _next_labels(targets[b], span.labels, span.width, device)
-        if not fused:
+        if fused:
+            rows, label = part.reshape(-1, V).contiguous(), label.repeat(span.frames)
+            for start in range(0, len(rows), ROWS):
+                here = slice(start, start + ROWS)
+                node = torch.arange(start, min(start + ROWS, len(rows)), device=device) + span.start
+                lattice.emission(rows[here], bias, node, label[here], flat)
+        else:
             _read(part, label, form, span.grid(entries))
-            continue
-        rows, label = part.reshape(-1, V).contiguous(), label.repeat(span.frames)
-        for start in range(0, len(rows), ROWS):
-            here = slice(start, start + ROWS)
-            node = torch.arange(start, min(start + ROWS, len(rows)), device=device) + span.start
-            lattice.emission(rows[here], bias, node, label[here], flat)
+        if delay_penalty:
+            late = delay(delay_penalty, span.frames, torch.arange(span.frames, device=device, dtype=wide))
+            span.grid(entries)[lattice.label_entry] += late[:, None]
     losses = torch.empty(len(spans), dtype=wide, device=device)
     lattice.run(entries, _table(logits, spans), torch.ones_like(losses), losses, entries if gradient else None)
     losses = finish_nonfinite(losses, on_nonfinite).to(real)
@@ -149,7 +153,7 @@ def rnnt(
 
 
 @rnnt.register_fake
-def _(logits, targets, logit_lengths, target_lengths, blank, clamp, fused, fastemit_lambda, topology, gradient, on_nonfinite):
+def _(logits, targets, logit_lengths, target_lengths, blank, clamp, fused, fastemit_lambda, topology, gradient, *options):
     real, lattice = real_dtype(logits.dtype), named(topology)
     kinds = ((len(lattice.heads), wide_dtype(logits.device)), (len(lattice.entries), real))
     return logits.new_empty(logit_lengths.shape[0], dtype=real), *(
@@ -204,7 +208,7 @@ def _setup(ctx, inputs, output):
 
 def _backward(ctx, upstream, *unused):
     first_derivative()
-    return rnnt_gradient(*ctx.saved_tensors, upstream, ctx.blank, ctx.clamp, ctx.fused, ctx.topology), *(None,) * 10
+    return rnnt_gradient(*ctx.saved_tensors, upstream, ctx.blank, ctx.clamp, ctx.fused, ctx.topology), *(None,) * 11
 
 
 rnnt.register_autograd(_backward, setup_context=_setup)
