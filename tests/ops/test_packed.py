@@ -49,7 +49,7 @@ def test_the_same_as_padded(topology, fused, dtype):
     upstream = upstream_of(len(FRAMES)) if reduction == "none" else torch.tensor(0.7)
     options = {
         "topology": topology, "blank": blank_of(topology), "fused_log_softmax": fused, "reduction": reduction,
-        "fastemit_lambda": 0.3, "upstream": upstream,
+        "fastemit_lambda": 0.3, "delay_penalty": 0.1, "upstream": upstream,
     }  # fmt: skip
     value, gradient = run(samplewise.rnnt_loss, *padded, **options)
     got, of_rows = run(samplewise.rnnt_loss, *packed, **options)
