@@ -245,8 +245,11 @@ def check_joint(joint: object) -> None:
 
 def check_logits(logits: Tensor) -> None:
     check_tensors(logits=logits)
-    if logits.dim() != 4 or 0 in logits.shape:
-        raise TransducerError(f"logits must be (B, T, U+1, V), none of them 0, but has shape {tuple(logits.shape)}")
+    if logits.dim() not in (2, 4) or 0 in logits.shape:
+        raise TransducerError(
+            "logits must be (B, T, U+1, V), or packed (sum_b T_b (U_b+1), V), none of them 0, but has shape"
+            f" {tuple(logits.shape)}"
+        )
     if logits.dtype not in FLOATS:
         raise TransducerError(f"logits is {logits.dtype}; it must be float32, float64, bfloat16 or float16")
 
@@ -307,12 +310,12 @@ def check_alignment(alignment: Tensor | None, targets: Tensor) -> None:
 def check_values(
     targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *, frames: int, tokens: int, classes: int | None, blank:
     int, encoder: str = "encoder_out", predictor: str = "predictor_out", lengths_name: str = "encoder_lengths",
-    blanks: Sequence[int] = (),
+    blanks: Sequence[int] = (), unit: str = "frames",
 ) -> Lengths:  # fmt: skip
     """Bring the lengths to the host (the one synchronisation of a call) and check every number in use.
 
     frames and tokens are the padded sizes T and U + 1; without classes the labels are not checked. Labels beyond an utterance's
-    length are never looked at. `blanks` are classes that are no labels besides the blank.
+    length are never looked at. `blanks` are classes that are no labels besides the blank. `unit` is what `frames` counts.
     """
     batch, width = targets.shape
     parts = (encoder_lengths, target_lengths, targets.reshape(-1))
@@ -324,7 +327,7 @@ def check_values(
         for b, (t, u) in enumerate(zip(*lengths, strict=True)):
             if not 1 <= t <= frames:
                 raise TransducerError(
-                    f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} frames: it must be in 1..{frames}"
+                    f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} {unit}: it must be in 1..{frames}"
                 )
             _check_target_length(b, u, width)
             if u > most:

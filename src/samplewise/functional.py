@@ -135,8 +135,9 @@ def rnnt_loss(
     """RNN-T loss of logits that already exist; the contract is that of `torchaudio.functional.rnnt_loss`.
 
     Args:
-        logits: (B, T, U+1, V), float32, float64, bfloat16 or float16. With `topology.tdt` (B, T, U+1, V + K): a column for each
-            of K durations follows those of the classes.
+        logits: (B, T, U+1, V), float32, float64, bfloat16 or float16; or packed (sum_b T_b (U_b+1), V), without padding: one
+            utterance after the other, in each the labels fastest. With `topology.tdt` a column for each of K durations follows
+            those of the V classes.
         targets: (B, U) labels, int32 or int64; what lies beyond an utterance's length is never read.
         logit_lengths: (B,) frames of each utterance, 1..T; the largest may be less than T.
         target_lengths: (B,) labels of each utterance, 0..U.
@@ -169,11 +170,13 @@ def rnnt_loss(
     """
     checks.check_choice("reduction", reduction, checks.REDUCTIONS)
     checks.check_logits(logits)
-    checks.check_integers(targets, logit_lengths, target_lengths, logits.shape[0], "logit_lengths")
+    checks.check_tensors(targets=targets)
+    batch = logits.shape[0] if logits.dim() == 4 or targets.dim() == 0 else targets.shape[0]
+    checks.check_integers(targets, logit_lengths, target_lengths, batch, "logit_lengths")
     gradient = torch.is_grad_enabled() and logits.requires_grad
     lattice = checks.check_topology(topology)
-    blank = checks.check_blank(blank, max(1, logits.shape[3] - lattice.extra))
-    lattice.check(logits.shape[3], blank, "columns of logits")
+    blank = checks.check_blank(blank, max(1, logits.shape[-1] - lattice.extra))
+    lattice.check(logits.shape[-1], blank, "columns of logits")
     if not fused_log_softmax and any(head.kind == "sigmoid" for head in lattice.heads):
         raise TransducerError(
             f"fused_log_softmax is {fused_log_softmax}, but topology {lattice.name!r} needs the blank's score:"
