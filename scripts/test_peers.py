@@ -20,7 +20,7 @@ from samplewise.bench.errors import BenchError
 from samplewise.bench.peers.registry import PEERS
 
 ROOT = Path(__file__).resolve().parents[1]
-HERE = {"transformers": "tests/integrations/test_transformers.py"}
+HERE = {"transformers": "tests/integrations/test_transformers*.py"}
 # Why a library is not tested by itself; its recorded numbers are, in tests/integrations.
 LEFT_OUT = {
     "torchaudio": "PyPI's wheel needs CUDA libraries: beside a CPU build of torch its import fails",
@@ -45,20 +45,19 @@ def with_tests() -> list[str]:
     return sorted(path.stem.removeprefix("test_").replace("_", "-") for path in files)
 
 
-def test(peer: str, python: str, path: str, versions: dict[str, str]) -> Row:
-    """Run a file of tests by an interpreter. A peer's warnings are its own."""
-    print(f"\n== {peer}: {path}", flush=True)
-    options = ["-m", "pytest", "-o", "filterwarnings=", "-p", "no:cacheprovider", "-rs", path]
+def test(peer: str, python: str, paths: list[Path], versions: dict[str, str]) -> Row:
+    """Run files of tests by an interpreter. A peer's warnings are its own."""
+    names = [str(path.relative_to(ROOT)) for path in paths]
+    print(f"\n== {peer}: {' '.join(names)}", flush=True)
+    options = ["-m", "pytest", "-o", "filterwarnings=", "-p", "no:cacheprovider", "-rs", *names]
     code = subprocess.run([python, *options], cwd=ROOT).returncode
     what = ", ".join(f"{name} {version}" for name, version in versions.items())
     return Row(peer, "passed" if code == 0 else f"FAILED (exit status {code})", what, code != 0)
 
 
-def test_here(peer: str, path: str) -> Row | None:
-    if not (ROOT / path).exists():
-        return None
+def test_here(peer: str, pattern: str) -> Row:
     module = importlib.import_module(peer)
-    return test(peer, sys.executable, path, {peer: module.__version__})
+    return test(peer, sys.executable, sorted(ROOT.glob(pattern)), {peer: module.__version__})
 
 
 def test_there(peer: str, named: bool) -> Row:
@@ -74,7 +73,7 @@ def test_there(peer: str, named: bool) -> Row:
             return Row(peer, "not installed", str(error), failed=not PEERS[peer].build or named)
         found = locate(PEERS[peer])
     assert not isinstance(found, str), found  # `install` has seen that it can be imported
-    return test(peer, found.python, f"tests/peers/test_{peer.replace('-', '_')}.py", found.versions)
+    return test(peer, found.python, [ROOT / "tests" / "peers" / f"test_{peer.replace('-', '_')}.py"], found.versions)
 
 
 def left_out(peer: str, reason: str) -> Row:
@@ -97,7 +96,7 @@ def main(wanted: list[str]) -> int:
     if unknown:
         raise SystemExit(f"no tests of {', '.join(unknown)}; there are those of {', '.join(known)}")
     chosen = wanted or known
-    rows = [row for peer, path in HERE.items() if peer in chosen and (row := test_here(peer, path)) is not None]
+    rows = [test_here(peer, pattern) for peer, pattern in HERE.items() if peer in chosen and list(ROOT.glob(pattern))]
     rows += [test_there(peer, peer in wanted) for peer in with_tests() if peer in chosen]
     if not wanted:
         rows += [left_out(peer, reason) for peer, reason in LEFT_OUT.items()]
