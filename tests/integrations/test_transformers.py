@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 transformers = pytest.importorskip("transformers")
 
@@ -59,7 +60,7 @@ def test_the_other_outputs_stay():
     assert len(as_tuple) == 3 and torch.equal(as_tuple[2], after.loss)
 
 
-class Widest(torch.utils._python_dispatch.TorchDispatchMode):
+class Widest(TorchDispatchMode):
     """The most numbers that any tensor holds which an operator gives."""
 
     most = 0
