@@ -114,16 +114,18 @@ def tiny(kind: str) -> tuple[transformers.PreTrainedModel, transformers.Parakeet
         hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=128, num_mel_bins=32,
         subsampling_conv_channels=16, layerdrop=0.0,
     )  # fmt: skip
-    sizes = dict(
-        vocab_size=len(vocabulary), blank_token_id=vocabulary["<blank>"], pad_token_id=vocabulary["<pad>"],
-        decoder_hidden_size=64, num_decoder_layers=1, encoder_config=encoder,
-    )  # fmt: skip
+    sizes = {
+        "vocab_size": len(vocabulary), "blank_token_id": vocabulary["<blank>"], "pad_token_id": vocabulary["<pad>"],
+        "decoder_hidden_size": 64, "num_decoder_layers": 1, "encoder_config": encoder,
+    }  # fmt: skip
     torch.manual_seed(0)
     if kind == "tdt":
         model = transformers.ParakeetForTDT(transformers.ParakeetTDTConfig(**sizes))
     else:
         model = transformers.ParakeetForRNNT(transformers.ParakeetRNNTConfig(**sizes))
     model.generation_config.decoder_start_token_id = vocabulary["<blank>"]
+    if kind == "tdt":  # columns of durations are no tokens
+        model.generation_config.suppress_tokens = [len(vocabulary) + i for i in range(len(model.config.durations))]
     return model, processor
 
 
@@ -146,9 +148,7 @@ def collator(processor: transformers.ProcessorMixin):
 
 
 def arguments(given: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="name on the hub, or a directory; default: a tiny model, made here")
     parser.add_argument("--tdt", action="store_true", help="the tiny model is a token-and-duration transducer")
     parser.add_argument("--data", type=Path, help="a directory of recordings and texts, see below; default: tones")
@@ -198,7 +198,8 @@ def transcribe(model: transformers.PreTrainedModel, processor: transformers.Proc
     model.eval()
     for i in range(min(count, len(data))):
         batch = processor([data[i]["audio"]], sampling_rate=RATE).to(model.device)
-        found = model.generate(**batch).sequences
+        most = batch["input_features"].shape[1]  # a step is a label or a frame of the encoder, which has an eighth of these
+        found = model.generate(**batch, max_new_tokens=most).sequences
         print(f"said  {data[i]['text']!r}\nheard {processor.batch_decode(found, skip_special_tokens=True)[0]!r}")
 
 

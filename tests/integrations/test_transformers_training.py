@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import accelerate
 import pytest
 import torch
+import transformers
 from torch import nn
 
-transformers = pytest.importorskip("transformers")
-accelerate = pytest.importorskip("accelerate")
-
-from samplewise.integrations.transformers import patch  # noqa: E402
-from tests.integrations.parakeets import PAD, batch_of, furthest, gradients, make, still, truth, twin  # noqa: E402
-from tests.ops.test_distributed import process_group  # noqa: E402
+from samplewise.integrations.transformers import patch
+from tests.integrations.parakeets import PAD, batch_of, furthest, gradients, make, still, truth, twin
+from tests.ops.test_distributed import process_group
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "finetune_parakeet.py"
 LABELS, FRAMES = (5, 3, 1, 4), (120, 96, 64, 120)
@@ -56,9 +55,7 @@ def trainer(model, folder, pad=-100, **arguments):
         remove_unused_columns=False, report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no",
         logging_strategy="no", prediction_loss_only=True, dataloader_pin_memory=False, **arguments,
     )  # fmt: skip
-    return transformers.Trainer(
-        model=model, args=arguments, train_dataset=rows, eval_dataset=rows, data_collator=collate(pad)
-    )
+    return transformers.Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows, data_collator=collate(pad))
 
 
 def steps(model, folder, **arguments):
@@ -97,7 +94,7 @@ def test_evaluation_has_a_loss_and_no_logits(tmp_path):
     model = patch(untied())
     loss = model(**batch_of(labels=LABELS, frames=FRAMES)).loss
     found = trainer(model, tmp_path, per_device_eval_batch_size=4).evaluate()
-    assert found["eval_loss"] == pytest.approx(float(loss), rel=1e-6)
+    assert found["eval_loss"] == pytest.approx(loss.item(), rel=1e-6)
 
 
 def test_accelerate_with_mixed_precision():
@@ -126,6 +123,7 @@ def test_autocast(kind):
     assert furthest({name: found[name]}, {name: right[name]}) <= 2 * furthest({name: plain[name]}, {name: right[name]}) + 1e-3
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")
 def test_gradient_checkpointing():
     stock, batch = still(make()), batch_of()
     right = gradients(stock, truth(stock, batch, "sum"))
@@ -136,6 +134,7 @@ def test_gradient_checkpointing():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")  # of the compiler
 def test_a_compiled_model():
     model, batch = still(patch(make(), reduction="sum")), batch_of()
     right = model(**batch).loss
@@ -145,7 +144,7 @@ def test_a_compiled_model():
 
 
 def of_rank(rank):
-    return {name: x[rank : rank + 1] for name, x in batch_of(labels=(5, 3), frames=(120, 96)).items()}
+    return {name: x[rank : rank + 1] for name, x in batch_of(labels=(5, 3), frames=(120, 96), dtype=torch.float32).items()}
 
 
 WAYS = {"replicated": None, "sharded": (), "joint sharded alone": ("joint",), "output layer sharded alone": ("joint.head",)}
@@ -154,7 +153,7 @@ WAYS = {"replicated": None, "sharded": (), "joint sharded alone": ("joint",), "o
 def wrapped(way):
     from torch.distributed.fsdp import fully_shard
 
-    model = patch(untied(), reduction="sum")
+    model = patch(untied(dtype=torch.float32), reduction="sum")
     if WAYS[way] is None:
         return nn.parallel.DistributedDataParallel(model)
     for part in WAYS[way]:
@@ -169,6 +168,7 @@ def process(rank, folder):
             model = wrapped(way)
             found[way] = []
             for _ in range(2):  # the second step finds nothing left over from the first
+                model.zero_grad()  # before the forward, which puts whole parameters in the places of the sharded ones
                 of_all = gradients(model, model(**of_rank(rank)).loss)
                 found[way].append({
                     name.removeprefix("module."): x.full_tensor() if hasattr(x, "full_tensor") else x
@@ -189,12 +189,12 @@ def found(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes(way, found):
-    stock = untied()
+    stock = untied(dtype=torch.float32)
     alone = [gradients(stock, truth(stock, of_rank(rank), "sum")) for rank in range(2)]
     right = {name: (alone[0][name] + alone[1][name]) / 2 for name in alone[0]}
     for per_rank in found:
         for step in per_rank[way]:
-            assert furthest(step, right) <= 1e-8
+            assert furthest(step, right) <= 1e-4
     assert furthest(*alone) > 1e-2, "both processes had the same batch"
 
 
@@ -222,9 +222,7 @@ def test_the_example_takes_a_model_and_recordings_from_folders(example, tmp_path
     model.save_pretrained(tmp_path / "model")
     processor.save_pretrained(tmp_path / "model")
     example.write_recordings(tmp_path / "data", example.Tones(4))
-    before, after = example.main(
-        [f"--{name}={tmp_path / name}" for name in ("model", "data", "output")] + ["--steps=2"]
-    )
+    before, after = example.main([f"--{name}={tmp_path / name}" for name in ("model", "data", "output")] + ["--steps=2"])
     assert before > 0 and after > 0 and (tmp_path / "output" / "config.json").exists()
 
 

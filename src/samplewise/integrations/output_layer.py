@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +33,7 @@ def output_layer(head: nn.Module, encodings: Tensor, name: str = "joint.head") -
         return head.weight, head.bias  # type: ignore[return-value]
     _check(head, encodings, name)
     width, scale = encodings.shape[-1], SCALE
-    options = {"dtype": encodings.dtype, "device": encodings.device}
+    options: Any = {"dtype": encodings.dtype, "device": encodings.device}
     rows = torch.cat((torch.eye(width, **options) * scale, torch.zeros(1, width, **options), _row(width, **options)))
     scores = head(rows)
     check_tensors(**{f"what {name} gives": scores})

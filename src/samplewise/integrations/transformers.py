@@ -137,11 +137,11 @@ def patch(
     if hasattr(type(model), STOCK):
         raise TransducerError("model is patched already; unpatch(model) first")
     whole: Any = model
-    joints = [module for module in whole.joint.modules() if hasattr(module, "head") and hasattr(module, "activation")]
+    joints = [module for module in whole.joint.modules() if {"head", "activation"} <= module._modules.keys()]
     for where, module in (("model", model), *(("model.joint", joint) for joint in joints)):
         if "forward" in vars(module):
             raise TransducerError(f"{where}.forward was replaced, as accelerate does: patch the model before it is prepared")
-    config: Any = model.config
+    config = whole.config
     checks.check_choice("config.hidden_act", config.hidden_act, checks.ACTIVATION_NAMES)
     reduction = _reduction(reduction, MODELS[name])
     loss = samplewise.TransducerLoss(
@@ -151,11 +151,11 @@ def patch(
     )  # fmt: skip
     options = _Patch(reduction, sigma, loss.dropout, loss.options, "accepts_loss_kwargs" not in vars(model))
     if options.counts:
-        model.accepts_loss_kwargs = reduction in SHARED  # type: ignore[assignment]
+        whole.accepts_loss_kwargs = reduction in SHARED
     setattr(model, OPTIONS, options)
-    model.__class__ = _with_forward(type(model), _model_forward)
+    whole.__class__ = _with_forward(whole.__class__, _model_forward)
     for joint in joints:
-        joint.__class__ = _with_forward(type(joint), _joint_forward)
+        joint.__class__ = _with_forward(joint.__class__, _joint_forward)
     return model
 
 
@@ -167,7 +167,8 @@ def unpatch(model: nn.Module) -> nn.Module:
     """
     if STOCK not in vars(type(model)):
         raise TransducerError(f"model is a {type(model).__name__} that is not patched, or was sharded since")
-    for module in (model, *model.joint.modules()):  # type: ignore[union-attr]
+    whole: Any = model
+    for module in (whole, *whole.joint.modules()):
         if STOCK in vars(type(module)):
             module.__class__ = vars(type(module))[STOCK]
     options = vars(model).pop(OPTIONS)
@@ -177,12 +178,12 @@ def unpatch(model: nn.Module) -> nn.Module:
 
 
 @functools.cache
-def _with_forward(stock: type, run: Callable[..., Any]) -> type:
+def _with_forward(stock: Any, run: Callable[..., Any]) -> Any:
     """A class like `stock`, and under its name, whose forward is run(self, the stock forward, the arguments by name).
 
     The signature is the stock one, but there is no __wrapped__: who unwraps a forward (accelerate) stops here.
     """
-    signature = inspect.signature(stock.forward)  # type: ignore[attr-defined]
+    signature = inspect.signature(stock.forward)
     names = list(signature.parameters)[1:]
 
     def forward(self, *args, **kwargs):
@@ -241,7 +242,7 @@ def _call(model: Any, options: _Patch, given: dict[str, Any]) -> _Call:
     if inputs is None:
         within = torch.arange(labels.shape[1], device=labels.device) < lengths[:, None]
         inputs = nn.functional.pad(torch.where(within, labels, blank), (1, 0), value=blank)
-    elif not options.compared:
+    elif not options.compared and len(inputs) == len(labels):
         options.compared = True
         _compare(inputs, labels, lengths)
     given["decoder_input_ids"] = inputs.masked_fill(inputs < 0, blank)  # which pads as labels do, and changes no loss
