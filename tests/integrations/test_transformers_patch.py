@@ -110,9 +110,7 @@ def test_the_joint_by_itself_is_a_joint():
 
 
 def test_what_it_takes():
-    with pytest.raises(
-        TransducerError, match=r"model is a Linear; patch takes one of ParakeetForRNNT, .*before anything"
-    ):
+    with pytest.raises(TransducerError, match=r"model is a Linear; patch takes one of ParakeetForRNNT, .*before anything"):
         patch(nn.Linear(2, 2))
     with pytest.raises(TransducerError, match=r"config.hidden_act is 'gelu_new'; it must be one of 'tanh', 'relu'"):
         patch(make(hidden_act="gelu_new"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import socket
 from pathlib import Path
 
 import accelerate
@@ -17,6 +19,7 @@ from tests.ops.test_distributed import process_group
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "finetune_parakeet.py"
 LABELS, FRAMES = (5, 3, 1, 4), (120, 96, 64, 120)
+TRAINED = [(reduction, parts) for reduction in (None, "mean", "sum") for parts in (1, 2)]
 
 
 @pytest.fixture(autouse=True)
@@ -161,7 +164,20 @@ def wrapped(way):
     return fully_shard(model)
 
 
-def process(rank, folder):
+def trained(rank, port, folder):
+    """Steps of Trainer in two processes, each with two of the four utterances, at once or one after another."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
+    found = {}
+    for reduction, parts in TRAINED:
+        model, sizes = patch(untied(), reduction=reduction), {"per_device_train_batch_size": 2 // parts}
+        taken = steps(model, folder, gradient_accumulation_steps=parts, ddp_backend="gloo", **sizes)
+        found[reduction, parts] = {name.removeprefix("module."): x for name, x in taken.items()}
+    torch.distributed.destroy_process_group()
+    return found
+
+
+def process(rank, port, folder):
     with process_group(rank, folder):
         found = {}
         for way in WAYS:
@@ -174,7 +190,7 @@ def process(rank, folder):
                     name.removeprefix("module."): x.full_tensor() if hasattr(x, "full_tensor") else x
                     for name, x in of_all.items()
                 })  # fmt: skip
-        torch.save(found, f"{folder}/{rank}.pt")
+    torch.save(found | trained(rank, port, folder), f"{folder}/{rank}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +198,10 @@ def found(tmp_path_factory):
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("no gloo")
     folder = tmp_path_factory.mktemp("processes")
-    torch.multiprocessing.spawn(process, args=(str(folder),), nprocs=2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(process, args=(port, str(folder)), nprocs=2)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
@@ -196,6 +215,16 @@ def test_two_processes(way, found):
         for step in per_rank[way]:
             assert furthest(step, right) <= 1e-4
     assert furthest(*alone) > 1e-2, "both processes had the same batch"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reduction, parts", TRAINED)
+def test_trainer_in_two_processes(reduction, parts, found):
+    """Their batches, and those that they accumulate, are one."""
+    model = patch(untied(), reduction=reduction)
+    right = gradients(model, model(**batch_of(labels=LABELS, frames=FRAMES)).loss)
+    for per_rank in found:
+        assert furthest(per_rank[reduction, parts], right) <= 1e-7
 
 
 @pytest.fixture
