@@ -53,7 +53,7 @@ def test_the_other_outputs_stay():
     assert type(after) is type(before) and list(after) == [*list(before)[:-1], "loss"]
     assert torch.equal(after.pooler_output, before.pooler_output) and len(after.hidden_states) == len(before.hidden_states)
     as_tuple = patch(twin(stock))(**batch, return_dict=False)
-    assert len(as_tuple) == 3 and torch.equal(as_tuple[2], after.loss)
+    assert type(as_tuple) is tuple and len(as_tuple) == 3 and torch.equal(as_tuple[2], after.loss)
 
 
 class Widest(TorchDispatchMode):
