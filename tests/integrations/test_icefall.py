@@ -144,7 +144,7 @@ def test_bad_inputs(changes, words):
         assert word in str(caught.value), str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["k2", "icefall"])
+@pytest.mark.parametrize("name", ["k2_loss", "icefall_loss"])
 def test_examples(name, capsys):
     found = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     losses = found["losses"]

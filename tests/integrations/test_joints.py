@@ -40,7 +40,7 @@ def test_known_activations_are_what_they_are_called(module):
     torch.testing.assert_close(TABLE[name].function(x), module(x.clone()), rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize("module", UNKNOWN, ids=str)
+@pytest.mark.parametrize("module", UNKNOWN, ids=lambda module: getattr(module, "__name__", None) or type(module).__name__)
 def test_unknown_activations(module):
     assert activation_of(module) is None
 

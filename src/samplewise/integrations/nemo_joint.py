@@ -13,7 +13,7 @@ from samplewise import checks
 from samplewise.choices import Activation, Method
 from samplewise.errors import TransducerError
 from samplewise.functional import joint_loss, transducer_loss
-from samplewise.integrations.names import renamed
+from samplewise.integrations.arguments import called
 from samplewise.integrations.nemo_loss import RNNTLoss
 from samplewise.integrations.reductions import REDUCTIONS
 from samplewise.modules import TransducerLoss
@@ -102,7 +102,7 @@ class FusedForward:
         loss = None
         if decoder_outputs is not None:
             _check_encodings(joint, encoder_outputs, decoder_outputs)
-            with renamed(
+            with called(
                 encoder_out="encoder_outputs", predictor_out="decoder_outputs", targets="transcripts",
                 target_lengths="transcript_lengths", weight="joint_net[-1].weight",
             ):  # fmt: skip

@@ -15,7 +15,7 @@ from samplewise import checks
 from samplewise import topology as topologies
 from samplewise.errors import TransducerError
 from samplewise.functional import reduction_weights, rnnt_loss
-from samplewise.integrations.names import renamed
+from samplewise.integrations.arguments import called
 from samplewise.integrations.reductions import REDUCTIONS
 from samplewise.topology import Topology
 
@@ -98,7 +98,7 @@ class RNNTLoss(nn.Module):
         if lattice == "tdt":
             self.topology = topologies.tdt(read.get("durations", ()), read.get("sigma", 0.0))
         elif lattice == "multi_blank":
-            with renamed(durations="big_blank_durations"):
+            with called(durations="big_blank_durations"):
                 self.topology = topologies.multi_blank(read.get("big_blank_durations", ()), sigma=read.get("sigma", 0.0))
 
     @classmethod
@@ -131,7 +131,7 @@ class RNNTLoss(nn.Module):
         """
         integers = {"targets": targets, "input_lengths": input_lengths, "target_lengths": target_lengths}
         checks.check_tensors(**integers)
-        with renamed(logits="log_probs", logit_lengths="input_lengths"):
+        with called(logits="log_probs", logit_lengths="input_lengths"):
             checks.check_logits(log_probs)
             extra = self.topology.extra
             if self.blank >= log_probs.shape[3] - extra:

@@ -3,7 +3,7 @@
     before: import k2
     after:  import samplewise.integrations.k2 as k2
 
-The rest of the step stays as it is. Run: python examples/k2.py
+The rest of the step stays as it is. Run: python examples/k2_loss.py
 """
 
 import torch

@@ -9,7 +9,7 @@
             pruned_loss = k2.rnnt_loss_pruned(logits, y_padded, ranges, blank_id, boundary, reduction="sum")
     after:  loss = joiner_loss(self.joiner, encoder_out, decoder_out, y_padded, blank_id, boundary, reduction="sum")
 
-Run: python examples/icefall.py
+Run: python examples/icefall_loss.py
 """
 
 import torch
