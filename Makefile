@@ -35,7 +35,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 check: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 test: lint check
 
