@@ -62,7 +62,7 @@ def works(extra: int = 0, dtype: torch.dtype = torch.float32, given: Batch | Non
 
 def by_length() -> bool:
     """Whether the workspace stays where it is when the lattice gets 64 times as large."""
-    small, large = (samplewise.plan([t], [u], 512, 256, memory_budget="16MiB") for t, u in ((400, 50), (3200, 400)))
+    small, large = (samplewise.plan(1, t, u, 512, 256, memory_budget="16MiB") for t, u in ((400, 50), (3200, 400)))
     return max(small.workspace, large.workspace) <= 16 * 2**20
 
 
@@ -88,7 +88,7 @@ ROWS: tuple[tuple[str, Callable[[], bool], tuple[str, ...]], ...] = (
     ("no 4-D tensor, exact loss", by_length, (NO, NO, "packed, no padding", NO, NO, NO, NO, NO)),
     ("runs on a CPU", works, (YES, YES, YES, YES, YES, "RNN-T", "TDT; RNN-T by torchaudio", NO)),
     ("float64", lambda: works(dtype=torch.float64), (NO, YES, NO, YES, YES, "on a CPU", "TDT", NO)),
-    ("bfloat16", lambda: works(dtype=torch.bfloat16), (NO, NO, NO, NO, NO, "by a copy in float32", "by a copy in float32", "-")),
+    ("bfloat16", lambda: works(dtype=torch.bfloat16), (NO, NO, NO, NO, NO, "copied to float32", "copied to float32", "-")),
     ("int64 and int32 targets and lengths", int32, (NO, NO, NO, "int64", "int64", "copied", "copied", "copied")),
     ("largest length below T", works, (NO, "-", NO, YES, YES, "cut before", "cut before", "-")),
     ("strided inputs", strided, (NO, NO, NO, YES, YES, "copied", "copied", "-")),

@@ -2,7 +2,7 @@
 
 Usage: python scripts/fill_docs.py [docs/results/digits.json]
 
-Costs come from samplewise.plan.costs, the table of reductions from samplewise.functional, the recogniser's figures from the
+Costs come from samplewise.planning.costs, the table of reductions from samplewise.functional, the recogniser's figures from the
 results.json of a training run, those of sampled softmax from docs/results/sampled/*.jsonl. `samplewise bench report --insert`
 fills the benchmarks' tables.
 """
@@ -18,9 +18,9 @@ import torch
 from documents import fill
 from sampled_tables import table
 from samplewise.functional import reduction_weights
-from samplewise.plan.budget import show_bytes
-from samplewise.plan.costs import FUNCTIONS
-from samplewise.plan.methods import METHODS
+from samplewise.planning.budget import show_bytes
+from samplewise.planning.costs import FUNCTIONS
+from samplewise.planning.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 FORMULAS = {

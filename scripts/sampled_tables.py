@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from samplewise.plan.budget import show_bytes
+from samplewise.planning.budget import show_bytes
 
 IDLE = 2.3  # load average of a machine of two cores on which two runs of one thread have been alone
 DIRTY = "-dirty"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import samplewise
-from samplewise.observe import GroupReport, calling, planned, report_group
+from samplewise.observation import GroupReport, calling, planned, report_group
 from tests.problems import make, ours, planted
 
 METHODS = ("batched", "samplewise", "tiled", "guided")

@@ -14,6 +14,7 @@ TOPOLOGIES = [
     topologies.regular(), topologies.modified(), topologies.constrained(), topologies.hat(),
     topologies.multi_blank((2,)), topologies.multi_blank((2, 3), sigma=0.05), topologies.tdt((0, 1, 2), sigma=0.05),
     topologies.tdt((1, 2)), topologies.tdt((0, 2, 3)), topologies.tdt((2, 3)), topologies.tdt((1,)), topologies.tdt((3, 0, 1)),
+    topologies.modified(label_ends=False),
 ]  # fmt: skip
 SIZES = [(1, 0), (1, 1), (1, 2), (2, 2), (3, 3), (4, 2), (2, 4), (5, 3), (4, 0)]
 

@@ -9,12 +9,13 @@ import math
 import operator
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from samplewise.choices import Activation, OnNonfinite, Reduction
 from samplewise.errors import TransducerError
 from samplewise.kernels import activations
 from samplewise.topology import DEFAULTS, Topology, named
@@ -23,8 +24,7 @@ logger = logging.getLogger("samplewise")
 
 ACTIVATIONS = tuple(activations.TABLE)
 ACTIVATION_NAMES = (*ACTIVATIONS, *activations.ALIASES)
-REDUCTIONS = ("none", "sum", "mean", "mean_volume", "mean_target")
-NONFINITE = ("keep", "zero", "raise")
+REDUCTIONS, NONFINITE = get_args(Reduction), get_args(OnNonfinite)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 FUNCTORCH = getattr(torch._C, "_functorch", None)  # private: a PyTorch without these functions is asked nothing
 
@@ -131,11 +131,11 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise TransducerError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
 
 
-def check_activation(name: object) -> str:
+def check_activation(name: object) -> Activation:
     """The activation's own name, of that or of another one that it goes by."""
     own = activations.ALIASES.get(name, name) if isinstance(name, str) else name
     check_choice("activation", own, ACTIVATIONS)
-    return str(own)
+    return cast(Activation, own)
 
 
 def check_fastemit(fastemit_lambda: float) -> float:
@@ -245,8 +245,11 @@ def check_joint(joint: object) -> None:
 
 def check_logits(logits: Tensor) -> None:
     check_tensors(logits=logits)
-    if logits.dim() != 4 or 0 in logits.shape:
-        raise TransducerError(f"logits must be (B, T, U+1, V), none of them 0, but has shape {tuple(logits.shape)}")
+    if logits.dim() not in (2, 4) or 0 in logits.shape:
+        raise TransducerError(
+            "logits must be (B, T, U+1, V), or packed (sum_b T_b (U_b+1), V), none of them 0, but has shape"
+            f" {tuple(logits.shape)}"
+        )
     if logits.dtype not in FLOATS:
         raise TransducerError(f"logits is {logits.dtype}; it must be float32, float64, bfloat16 or float16")
 
@@ -277,13 +280,17 @@ def check_integers(
         (lengths_name, encoder_lengths, 1),
         ("target_lengths", target_lengths, 1),
     ):
-        check_tensors(**{name: tensor})
-        if tensor.dtype not in (torch.int32, torch.int64):
-            raise TransducerError(f"{name} is {tensor.dtype}; it must be int32 or int64")
-        if tensor.dim() != dim:
-            axes = "(B, U)" if dim == 2 else "(B,)"
-            raise TransducerError(f"{name} must be {axes}, but has shape {tuple(tensor.shape)}")
-        same_size(name, tensor.shape[0], "utterances", "the batch", batch)
+        check_integer(name, tensor, dim, batch)
+
+
+def check_integer(name: str, tensor: Tensor, dim: int, batch: int) -> None:
+    check_tensors(**{name: tensor})
+    if tensor.dtype not in (torch.int32, torch.int64):
+        raise TransducerError(f"{name} is {tensor.dtype}; it must be int32 or int64")
+    if tensor.dim() != dim:
+        axes = "(B, U)" if dim == 2 else "(B,)"
+        raise TransducerError(f"{name} must be {axes}, but has shape {tuple(tensor.shape)}")
+    same_size(name, tensor.shape[0], "utterances", "the batch", batch)
 
 
 def check_alignment(alignment: Tensor | None, targets: Tensor) -> None:
@@ -303,12 +310,12 @@ def check_alignment(alignment: Tensor | None, targets: Tensor) -> None:
 def check_values(
     targets: Tensor, encoder_lengths: Tensor, target_lengths: Tensor, *, frames: int, tokens: int, classes: int | None, blank:
     int, encoder: str = "encoder_out", predictor: str = "predictor_out", lengths_name: str = "encoder_lengths",
-    blanks: Sequence[int] = (),
+    blanks: Sequence[int] = (), unit: str = "frames",
 ) -> Lengths:  # fmt: skip
     """Bring the lengths to the host (the one synchronisation of a call) and check every number in use.
 
     frames and tokens are the padded sizes T and U + 1; without classes the labels are not checked. Labels beyond an utterance's
-    length are never looked at. `blanks` are classes that are no labels besides the blank.
+    length are never looked at. `blanks` are classes that are no labels besides the blank. `unit` is what `frames` counts.
     """
     batch, width = targets.shape
     parts = (encoder_lengths, target_lengths, targets.reshape(-1))
@@ -320,7 +327,7 @@ def check_values(
         for b, (t, u) in enumerate(zip(*lengths, strict=True)):
             if not 1 <= t <= frames:
                 raise TransducerError(
-                    f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} frames: it must be in 1..{frames}"
+                    f"{lengths_name}[{b}] is {t}, but {encoder} has {frames} {unit}: it must be in 1..{frames}"
                 )
             _check_target_length(b, u, width)
             if u > most:

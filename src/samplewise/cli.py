@@ -16,7 +16,7 @@ from samplewise.asr import comparing
 from samplewise.asr.prepare import arguments as preparing
 from samplewise.asr.spoken import arguments as speaking
 from samplewise.bench.arguments import add_bench
-from samplewise.plan import arguments as planning
+from samplewise.planning import arguments as planning
 
 FAILED, USAGE = 1, 2
 LOG = logging.getLogger("samplewise")

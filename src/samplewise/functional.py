@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import checks
+from samplewise.choices import Activation, Method, OnNonfinite, Reduction, TopologyName
 from samplewise.errors import TransducerError
 from samplewise.ops.joint_module import JointCall, JointLoss
 from samplewise.ops.logits import rnnt
 from samplewise.ops.problem import BIAS, ENCODER, PREDICTOR, WEIGHT, wide_dtype
 from samplewise.ops.transducer import Options, transducer_each, transducer_sum
-from samplewise.plan.budget import parse_budget
-from samplewise.plan.methods import NAMES as METHODS
+from samplewise.planning.budget import parse_budget
+from samplewise.planning.methods import NAMES as METHODS
 from samplewise.topology import Topology
 from samplewise.vocabulary import SampledVocabulary, check_vocabulary
 
@@ -21,10 +22,10 @@ LARGEST_BUDGET = 2**63 - 1  # that an operator takes
 
 def transducer_loss(
     encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
-    encoder_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0, activation: str = "tanh", reduction: str = "mean",
-    method: str = "auto", memory_budget: int | str | None = None, tolerance: float | None = None,
-    vocabulary: SampledVocabulary | None = None, fastemit_lambda: float = 0.0,
-    on_nonfinite: str = "keep", topology: Topology | str = "regular", delay_penalty: float = 0.0,
+    encoder_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0, activation: Activation = "tanh",
+    reduction: Reduction = "mean", method: Method = "auto", memory_budget: int | str | None = None,
+    tolerance: float | None = None, vocabulary: SampledVocabulary | None = None, fastemit_lambda: float = 0.0,
+    on_nonfinite: OnNonfinite = "keep", topology: Topology | TopologyName = "regular", delay_penalty: float = 0.0,
     alignment: Tensor | None = None, dropout: float = 0.0, dropout_seed: int | None = None, clamp: float = -1.0,
     normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
@@ -128,14 +129,15 @@ def transducer_loss(
 
 def rnnt_loss(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, blank: int = -1, clamp: float = -1,
-    reduction: str = "mean", fused_log_softmax: bool = True, *, fastemit_lambda: float = 0.0,
-    topology: Topology | str = "regular", normalizer: float | Tensor | None = None,
+    reduction: Reduction = "mean", fused_log_softmax: bool = True, *, fastemit_lambda: float = 0.0,
+    topology: Topology | TopologyName = "regular", delay_penalty: float = 0.0, normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """RNN-T loss of logits that already exist; the contract is that of `torchaudio.functional.rnnt_loss`.
 
     Args:
-        logits: (B, T, U+1, V), float32, float64, bfloat16 or float16. With `topology.tdt` (B, T, U+1, V + K): a column for each
-            of K durations follows those of the classes.
+        logits: (B, T, U+1, V), float32, float64, bfloat16 or float16; or packed (sum_b T_b (U_b+1), V), without padding: one
+            utterance after the other, in each the labels fastest. With `topology.tdt` a column for each of K durations follows
+            those of the V classes.
         targets: (B, U) labels, int32 or int64; what lies beyond an utterance's length is never read.
         logit_lengths: (B,) frames of each utterance, 1..T; the largest may be less than T.
         target_lengths: (B,) labels of each utterance, 0..U.
@@ -147,7 +149,7 @@ def rnnt_loss(
             sigma is taken from them all the same.
         fastemit_lambda: as in `transducer_loss`; torchaudio's has none.
         topology: what arcs leave a node, as in `transducer_loss`; "hat" makes its probabilities of scores alone.
-        normalizer: as in `transducer_loss`.
+        delay_penalty, normalizer: as in `transducer_loss`.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,).
@@ -168,28 +170,33 @@ def rnnt_loss(
     """
     checks.check_choice("reduction", reduction, checks.REDUCTIONS)
     checks.check_logits(logits)
-    checks.check_integers(targets, logit_lengths, target_lengths, logits.shape[0], "logit_lengths")
+    checks.check_tensors(targets=targets)
+    batch = logits.shape[0] if logits.dim() == 4 or targets.dim() == 0 else targets.shape[0]
+    checks.check_integers(targets, logit_lengths, target_lengths, batch, "logit_lengths")
     gradient = torch.is_grad_enabled() and logits.requires_grad
     lattice = checks.check_topology(topology)
-    blank = checks.check_blank(blank, max(1, logits.shape[3] - lattice.extra))
-    lattice.check(logits.shape[3], blank, "columns of logits")
+    blank = checks.check_blank(blank, max(1, logits.shape[-1] - lattice.extra))
+    lattice.check(logits.shape[-1], blank, "columns of logits")
     if not fused_log_softmax and any(head.kind == "sigmoid" for head in lattice.heads):
         raise TransducerError(
             f"fused_log_softmax is {fused_log_softmax}, but topology {lattice.name!r} needs the blank's score:"
             " of log-probabilities the loss is that of topology 'regular'"
         )
     clamp = checks.check_clamp(clamp)
-    options = (blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda), lattice.key)
+    options = (
+        blank, clamp, bool(fused_log_softmax), checks.check_fastemit(fastemit_lambda), lattice.key, gradient, "keep",
+        checks.check_finite("delay_penalty", delay_penalty),
+    )  # fmt: skip
     weights = reduction_weights(reduction, target_lengths, normalizer)
-    losses = rnnt(logits, targets, logit_lengths, target_lengths, *options, gradient, "keep")[0]
+    losses = rnnt(logits, targets, logit_lengths, target_lengths, *options)[0]
     return losses if weights is None else (losses * weights.to(losses)).sum()
 
 
-@torch.compiler.disable
 def joint_loss(
     joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, targets: Tensor, encoder_lengths: Tensor,
-    target_lengths: Tensor, *, blank: int = 0, reduction: str = "mean", fastemit_lambda: float = 0.0,
-    on_nonfinite: str = "keep", topology: Topology | str = "regular", normalizer: float | Tensor | None = None,
+    target_lengths: Tensor, *, blank: int = 0, reduction: Reduction = "mean", fastemit_lambda: float = 0.0,
+    on_nonfinite: OnNonfinite = "keep", topology: Topology | TopologyName = "regular", delay_penalty: float = 0.0,
+    normalizer: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Transducer loss of any joint network, utterance by utterance: one utterance's logits are the most that exists at a time.
 
@@ -200,8 +207,8 @@ def joint_loss(
             utterance at a time.
         encoder_out: (B, T, E) acoustic encodings.
         predictor_out: (B, U+1, P) label encodings; row u has seen u labels.
-        targets, encoder_lengths, target_lengths, blank, reduction, fastemit_lambda, on_nonfinite, topology, normalizer: as in
-            `transducer_loss`.
+        targets, encoder_lengths, target_lengths: as in `transducer_loss`.
+        blank, reduction, fastemit_lambda, on_nonfinite, topology, delay_penalty, normalizer: as there.
 
     Returns:
         float32 loss (float64 for float64 logits), a scalar or (B,). Gradients reach the encodings and every parameter of
@@ -226,19 +233,33 @@ def joint_loss(
     >>> joint.output.weight.grad.shape
     torch.Size([30, 8])
     """
+    run = _joint_loss
+    if torch.compiler.is_compiling():  # `disable` loads the compiler, a second that others need not wait for
+        run = torch.compiler.disable(run)
+    return run(
+        joint, encoder_out, predictor_out, (targets, encoder_lengths, target_lengths), reduction, normalizer, blank=blank,
+        on_nonfinite=on_nonfinite, fastemit_lambda=fastemit_lambda, topology=topology, delay_penalty=delay_penalty,
+    )  # fmt: skip
+
+
+def _joint_loss(
+    joint: nn.Module, encoder_out: Tensor, predictor_out: Tensor, integers: tuple[Tensor, Tensor, Tensor], reduction: str,
+    normalizer: float | Tensor | None, *, blank: int, on_nonfinite: str, fastemit_lambda: float, topology: Topology | str,
+    delay_penalty: float,
+) -> Tensor:  # fmt: skip
     checks.check_choice("reduction", reduction, checks.REDUCTIONS)
     checks.check_choice("on_nonfinite", on_nonfinite, checks.NONFINITE)
     checks.check_joint(joint)
     checks.check_three_dimensional(encoder_out=encoder_out, predictor_out=predictor_out)
     checks.same_size("predictor_out", predictor_out.shape[0], "utterances", "encoder_out", encoder_out.shape[0])
-    checks.check_integers(targets, encoder_lengths, target_lengths, encoder_out.shape[0])
-    weights = reduction_weights(reduction, target_lengths, normalizer)
+    checks.check_integers(*integers, encoder_out.shape[0])
+    weights = reduction_weights(reduction, integers[2], normalizer)
     weights = None if weights is None else weights.to(encoder_out.device)
     call, learned = JointCall.of(
         joint, blank=blank, on_nonfinite=on_nonfinite, fastemit_lambda=checks.check_fastemit(fastemit_lambda),
-        topology=checks.check_topology(topology).key,
+        topology=checks.check_topology(topology).key, delay_penalty=checks.check_finite("delay_penalty", delay_penalty),
     )  # fmt: skip
-    return JointLoss.apply(call, weights, targets, encoder_lengths, target_lengths, encoder_out, predictor_out, *learned)
+    return JointLoss.apply(call, weights, *integers, encoder_out, predictor_out, *learned)
 
 
 def reduction_weights(reduction: str, target_lengths: Tensor, normalizer: float | Tensor | None = None) -> Tensor | None:

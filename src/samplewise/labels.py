@@ -14,8 +14,8 @@ def label_lengths(labels: Tensor, *padding_ids: int) -> Tensor:
 
     Args:
         labels: (B, U), any integer dtype.
-        padding_ids: what padding is made of, such as -1, -100, the blank or a tokenizer's `pad_token_id`; without any the labels
-            have no padding.
+        padding_ids: what padding is made of, such as -1, -100, the blank or a tokenizer's `pad_token_id`; without any there is
+            no padding.
 
     Returns:
         (B,) int64, on the device of the labels.

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import checks
+from samplewise.choices import Activation, Method, OnNonfinite, Reduction, TopologyName
 from samplewise.functional import transducer_loss
 from samplewise.kernels.activations import TABLE
-from samplewise.plan.budget import parse_budget
-from samplewise.plan.methods import NAMES as METHODS
+from samplewise.planning.budget import parse_budget
+from samplewise.planning.methods import NAMES as METHODS
 from samplewise.topology import Topology
 from samplewise.vocabulary import SampledVocabulary
 
@@ -27,10 +28,10 @@ class TransducerLoss(nn.Module):
     """
 
     def __init__(
-        self, *, blank: int = 0, activation: str = "tanh", reduction: str = "mean", method: str = "auto",
+        self, *, blank: int = 0, activation: Activation = "tanh", reduction: Reduction = "mean", method: Method = "auto",
         memory_budget: int | str | None = None, tolerance: float | None = None, fastemit_lambda: float = 0.0,
-        on_nonfinite: str = "keep", topology: Topology | str = "regular", delay_penalty: float = 0.0, dropout: float = 0.0,
-        clamp: float = -1.0,
+        on_nonfinite: OnNonfinite = "keep", topology: Topology | TopologyName = "regular", delay_penalty: float = 0.0,
+        dropout: float = 0.0, clamp: float = -1.0,
     ) -> None:  # fmt: skip
         super().__init__()
         checks.check_activation(activation)
@@ -104,8 +105,8 @@ class Joiner(nn.Module):
         joint_dim: int,
         vocab_size: int,
         *,
-        activation: str = "tanh",
-        topology: Topology | str = "regular",
+        activation: Activation = "tanh",
+        topology: Topology | TopologyName = "regular",
         blank: int = 0,
         blank_head: bool = False,
         dropout: float = 0.0,

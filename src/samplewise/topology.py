@@ -195,10 +195,17 @@ def regular() -> Topology:
     return Topology("regular", (Head(0, None),), (Entry(0, BLANK), Entry(0, NEXT_LABEL)), TWO_ARCS)
 
 
-def modified() -> Topology:
-    """k2's "modified": a label goes on one frame, too, so there is one symbol a frame, and T must be at least U."""
+def modified(label_ends: bool = True) -> Topology:
+    """k2's "modified": a label goes on one frame, too, so there is one symbol a frame, and T must be at least U.
+
+    Args:
+        label_ends: whether a label may be the last symbol. With False it is a blank, as in optimized_transducer (its
+            `one_sym_per_frame`), and T must be more than U.
+    """
     entries = (Entry(0, BLANK), Entry(0, NEXT_LABEL))
-    return Topology("modified", (Head(0, None),), entries, (Arc(1, 0, (0,)), Arc(1, 1, (1,))), label_ends=True)
+    parameters = () if label_ends else (("label_ends", False),)
+    arcs = (Arc(1, 0, (0,)), Arc(1, 1, (1,)))
+    return Topology("modified", (Head(0, None),), entries, arcs, label_ends=bool(label_ends), parameters=parameters)
 
 
 def constrained() -> Topology:

@@ -200,7 +200,7 @@ def test_a_missing_recipe_suggests_one_that_comes_with_the_package(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"no recipe at recipes/digit.yaml; did you mean 'recipes/digits.yaml'"):
         load_recipe("recipes/digit.yaml")
-    with pytest.raises(UserError, match="no recipe at elsewhere/digits.yaml"):
+    with pytest.raises(UserError, match=r"no recipe at elsewhere/digits\.yaml"):
         load_recipe("elsewhere/digits.yaml")
 
 

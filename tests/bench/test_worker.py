@@ -16,7 +16,7 @@ from samplewise.bench.protocol import WorkerError, WorkerProcess, worker_environ
 from samplewise.bench.truth import true_gradients
 from samplewise.bench.worker import WORST, Worker, compare, kind_of
 from samplewise.bench.workloads import make_workload
-from samplewise.observe import calling, report_group
+from samplewise.observation import calling, report_group
 
 CASE = Case("some", "random", 2, 12, 4, 9, 6, ragged=True)
 

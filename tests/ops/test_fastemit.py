@@ -5,7 +5,7 @@ import torch
 
 import samplewise
 from samplewise import TransducerError
-from samplewise.plan.methods import NAMES as METHODS
+from samplewise.planning.methods import NAMES as METHODS
 from samplewise.reference import reference_loss_from_logits
 from tests.ops.test_peers import arrays, group_of, inputs_of, options_of, recorded
 from tests.problems import error, make, ours, planted, truth, upstream

@@ -8,7 +8,7 @@ import torch
 
 from samplewise.ops import guided
 from samplewise.ops.tiles import Tile
-from samplewise.plan.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, SMALL_WORK, WIDE
+from samplewise.planning.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, SMALL_WORK, WIDE
 from tests.ops.test_bounds import call_of
 from tests.problems import make, ours, planted
 

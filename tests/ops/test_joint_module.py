@@ -294,3 +294,28 @@ def test_bad_inputs(changes, words):
         samplewise.joint_loss(**{**given, **{name: x for name, x in changes.items() if name != "joint"}})
     for word in words:
         assert word in str(caught.value), str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of what the compiler looks at
+@pytest.mark.parametrize("whole", [True, False], ids=["the call", "the joint"])
+def test_beside_the_compiler(whole):
+    """A compiled step runs it as it is; a compiled joint is a joint."""
+    problem = make((9, 4), (3, 2), vocab=11, dim=6)
+    joint = Joint()
+
+    def step(joint, *inputs):
+        return 2 * samplewise.joint_loss(joint, *inputs)
+
+    inputs = [problem.inputs[name] for name in ("encoder_out", "predictor_out", *INTEGERS)]
+    right = step(joint, *inputs)
+    right.backward()
+    gradient = joint.output.weight.grad.clone()
+    joint.zero_grad()
+    torch._dynamo.reset()
+    if whole:
+        loss = torch.compile(step, backend="aot_eager")(joint, *inputs)
+    else:
+        loss = step(torch.compile(joint, backend="aot_eager"), *inputs)
+    loss.backward()
+    torch.testing.assert_close(loss, right)
+    torch.testing.assert_close(joint.output.weight.grad, gradient)

@@ -219,6 +219,7 @@ def test_joint_loss(topology, reduction):
     joint = Joint(torch.nn.Linear(4, CLASSES + topology.extra, dtype=torch.float64))
     integers = torch.randint(0, 2, (3, 3)), torch.tensor([6, 3, 4]), torch.tensor([2, 0, 1])
     options = {"blank": blank_of(topology), "topology": topology, "reduction": reduction, "fastemit_lambda": 0.2}
+    options["delay_penalty"] = 0.1
     leaves = (encoder_out, predictor_out, *joint.parameters())
     upstream = upstream_of(3) if reduction == "none" else torch.tensor(0.7).double()
     got = samplewise.joint_loss(joint, encoder_out, predictor_out, *integers, **options)
@@ -236,3 +237,26 @@ def test_joint_loss_says_what_is_wrong():
         samplewise.joint_loss(joint, encoder_out, predictor_out, *integers, blank=6, topology=topologies.multi_blank((2,)))
     with pytest.raises(TransducerError, match=r"7 columns of the joint's logits, of which tdt.* takes 8 for durations"):
         samplewise.joint_loss(joint, encoder_out, predictor_out, *integers, topology=topologies.tdt(range(8)))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize(
+    ("topology", "fused"), [(t, True) for t in TOPOLOGIES] + [(t, False) for t in READ], ids=lambda x: str(x)
+)
+def test_delay_penalty(topology, fused, reduction):
+    """It is added to labels, whatever their probabilities are made of, and does not depend on padding."""
+    logits, *integers = make(topology, frames=(9, 6, 7), labels=(3, 0, 2))
+    logits = logits if fused else normalised(logits, topology)
+    upstream = upstream_of(3) if reduction == "none" else torch.tensor(0.7)
+    options = {
+        "blank": blank_of(topology), "reduction": reduction, "topology": topology, "fused_log_softmax": fused,
+        "delay_penalty": 0.11, "fastemit_lambda": 0.2, "upstream": upstream,
+    }  # fmt: skip
+    got, right = (run(loss, logits, *integers, **options) for loss in (samplewise.rnnt_loss, reference_loss_from_logits))
+    torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(run(samplewise.rnnt_loss, logits, *integers, **{**options, "delay_penalty": 0.0})[0], right[0])
+
+
+def test_a_delay_penalty_that_is_no_number():
+    with pytest.raises(TransducerError, match="delay_penalty is nan"):
+        samplewise.rnnt_loss(*make(topologies.regular()), delay_penalty=float("nan"))

@@ -7,7 +7,7 @@ import torch
 
 import samplewise
 from samplewise.ops import guided, tiled
-from samplewise.plan import planner
+from samplewise.planning import planner
 from tests.problems import FLOATS, make, ours, planted
 
 SHAPES = {"frames": (130, 7), "labels": (20, 3), "vocab": 40, "dim": 16}

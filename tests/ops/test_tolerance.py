@@ -9,7 +9,7 @@ import samplewise
 from samplewise.checks import Lengths
 from samplewise.kernels import eager
 from samplewise.ops.problem import SUREST, Problem, share_of
-from samplewise.plan import planner
+from samplewise.planning import planner
 from samplewise.reference import arcs, log_likelihood
 from tests.judge import insisting
 from tests.ops.test_pieces import least

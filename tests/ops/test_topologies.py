@@ -15,7 +15,7 @@ from samplewise.ops.entry_bounds import Vocabulary, bound_entries
 from samplewise.ops.problem import Inputs
 from samplewise.ops.tiles import Tile, emission_pass, no_emissions
 from samplewise.ops.transducer import Options, problem_of
-from samplewise.plan import planner
+from samplewise.planning import planner
 from samplewise.reference import reference_loss
 from samplewise.reference_topologies import entries, enumerated
 from tests.ops.test_pieces import least

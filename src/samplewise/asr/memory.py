@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from samplewise import Joiner, sample_vocabulary
+from samplewise.choices import Activation
 from samplewise.topology import named
 
 FLOAT_BYTES = 4
@@ -41,7 +42,7 @@ class LossStep:
     predictor_dim: int
     joint_dim: int
     vocab_size: int
-    activation: str
+    activation: Activation
     method: str
     memory_budget: int | str | None
     sampling: tuple[int, str] | None = None

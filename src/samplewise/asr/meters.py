@@ -15,7 +15,7 @@ from transformers.trainer_callback import ExportableState
 
 from samplewise import Observation
 from samplewise.asr.memory import proc_status
-from samplewise.observe import GroupReport
+from samplewise.observation import GroupReport
 
 NAMES = ("step_seconds", "step_cpu_seconds")
 MEDIANS = (*NAMES, "sampled_classes")

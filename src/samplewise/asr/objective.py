@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 
 from samplewise import topology as topologies
 from samplewise.asr.typed import Count, Options, Range, Share, Weight
+from samplewise.choices import Method
 from samplewise.errors import TransducerError
-from samplewise.plan.budget import parse_budget
-from samplewise.plan.methods import NAMES as METHODS
+from samplewise.planning.budget import parse_budget
 from samplewise.topology import Topology
 
 DURATIONS = {"tdt": (0, 1, 2, 3, 4), "multi_blank": (2, 4, 8)}  # the defaults: those of the papers' recipes
@@ -40,7 +40,7 @@ class LossOptions(Options):
             long durations get a chance.
     """
 
-    method: Literal[METHODS] = "auto"  # type: ignore[valid-type]
+    method: Method = "auto"
     memory_budget: Annotated[int, Range(1, 1 << 50)] | str | None = None
     fastemit_lambda: Weight = 0.0
     delay_penalty: Weight = 0.0

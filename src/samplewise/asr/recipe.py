@@ -33,7 +33,7 @@ from samplewise.asr.typed import (
     short,
 )
 from samplewise.asr.yaml_file import parse_change, read_values
-from samplewise.checks import ACTIVATION_NAMES
+from samplewise.choices import Activation
 
 Speed = Annotated[float, Range(0.5, 2)]
 Digits = Annotated[int, Range(1, 1000)]
@@ -226,7 +226,7 @@ class JoinerOptions(Options):
     """
 
     dim: Size = 128
-    activation: Literal[ACTIVATION_NAMES] = "tanh"  # type: ignore[valid-type]
+    activation: Activation = "tanh"
     blank_head: bool = False
     dropout: Dropout = 0.0
 

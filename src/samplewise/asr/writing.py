@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from samplewise import strict_json
 from samplewise.asr.errors import UserError, WriteError
-from samplewise.plan.budget import show_bytes
+from samplewise.planning.budget import show_bytes
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)

@@ -23,8 +23,8 @@ class Case:
 
     Attributes:
         name: unique among all cases.
-        weights: "random"; "planted" alignments, the extreme of a model that is sure; or "trained", what the joint of a trained
-            model sees.
+        weights: "random"; "planted" alignments, the extreme of a model that is sure; "trained", what the joint of a trained
+            model sees; or "sure", one utterance without a loss to speak of, to warm up with.
         batch, frames, labels, classes, dim: B, T, U, V and D.
         ragged: lengths from 20% to 100% of T and U; otherwise every utterance has T frames and U labels.
         scale: factor on the output layer, to make logits large.
@@ -204,8 +204,9 @@ def axes() -> list[Case]:
 def lattice() -> list[Case]:
     """Memory alone, against the size of the lattice."""
     sizes = ((50, 10), (100, 20), (200, 40), (400, 80), (800, 160), (1600, 320))
+    methods = ("auto", "plain", "optimized-transducer", "fast-rnnt", "torchaudio", "warprnnt-numba", "nemo")
     return [
-        Case(f"lattice-{t}x{u}", "planted", 4, t, u, 1024, 512, measures=("memory",), methods=WEIGHED) for t, u in sizes
+        Case(f"lattice-{t}x{u}", "planted", 4, t, u, 1024, 512, measures=("memory",), methods=methods) for t, u in sizes
     ]  # fmt: skip
 
 
@@ -236,10 +237,12 @@ def scaling() -> list[Case]:
 
 
 def long() -> list[Case]:
-    """Utterances of which not even three floats a node would fit the workspace; the second is an hour of frames of 100 ms."""
+    """Utterances of which not even three floats a node would fit the workspace; the second is an hour of frames of 100 ms. One
+    step each, timed as it is weighed."""
+    measures = ("memory", "check")
     return [
-        Case("long-20000", "planted", 1, 20000, 2000, 64, 32, methods=("auto", "tiled")),
-        Case("long-36000", "planted", 1, 36000, 9000, 1024, 256, methods=("auto",)),
+        Case("long-20000", "planted", 1, 20000, 2000, 64, 32, measures=measures, methods=("auto", "tiled")),
+        Case("long-36000", "planted", 1, 36000, 9000, 1024, 256, measures=measures, methods=("auto",)),
     ]
 
 

@@ -24,7 +24,7 @@ from samplewise.bench.peers.registry import BY_METHOD, PEERS
 from samplewise.bench.records import Row, append_row, done_keys, key_of, read_rows
 from samplewise.bench.runner import CaseRun, Settings
 from samplewise.errors import TransducerError
-from samplewise.plan.budget import parse_budget, show_bytes
+from samplewise.planning.budget import parse_budget, show_bytes
 
 FREE_SHARE = 0.85  # of the free memory that a step may take
 

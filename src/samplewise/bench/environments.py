@@ -121,6 +121,10 @@ def site_packages(directory: Path) -> Path:
 def pip(directory: Path, peer: Peer, say: Callable[[str], None]) -> None:
     log = directory / "install.log"
     command = [sys.executable, "-m", "pip", "--python", str(python_in(directory)), "install", "--disable-pip-version-check"]
+    if not any(requirement.startswith("torch==") for requirement in peer.requirements):  # that which is borrowed stays
+        kept = directory / "constraints.txt"
+        kept.write_text(f"torch=={version_of('torch')}\n")
+        command += ["--constraint", str(kept)]
     variables = dict(os.environ)
     with log.open("w") as file:
         if peer.build:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from samplewise.bench.baseline import joint_logits, plain_loss
 from samplewise.bench.cases import Case, trained
 from samplewise.bench.errors import BenchError
 from samplewise.bench.workloads import Workload, make_workload
+from samplewise.choices import Method
 
 MOST_RUNS, MOST_SECONDS = 20, 2.0  # of one measurement
 MOST_TRAINED = 4  # joints of trained models, the largest
@@ -89,7 +90,7 @@ def step_of(method: str, case: Case, work: Workload) -> Callable[[], Any] | None
                 plain_loss(work).backward()
 
         return plain
-    name = {"eager": "auto", "fused": "tiled"}.get(method, method)
+    name = cast(Method, {"eager": "auto", "fused": "tiled"}.get(method, method))
     return lambda: transducer_loss(*work.learned, *work.integers, method=name, reduction="sum").backward()
 
 

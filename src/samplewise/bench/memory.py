@@ -13,6 +13,7 @@ import ctypes
 import gc
 import resource
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -53,16 +54,22 @@ def largest_resident() -> int:
 
 
 def weigh(step: Callable[[], tuple[Tensor, tuple[Tensor, ...]]]) -> dict[str, Any]:
-    """Run one step; bytes of its workspace, of the gradients, and of the resident set before and at the peak."""
+    """Run one step; bytes of its workspace, of the gradients, and of the resident set before and at the peak, and the seconds
+    that it took, which a malloc for weighing makes more."""
     trim_heap()
     how = "VmHWM" if reset_peak() and resident() else "ru_maxrss"
     found = resident()
     before = found[0] if found and how == "VmHWM" else largest_resident()
+    start = time.perf_counter()
     _, gradients = step()
+    seconds = time.perf_counter() - start
     found = resident()
     peak = found[1] if found and how == "VmHWM" else largest_resident()
     returned = sum(gradient.nbytes for gradient in gradients)
-    return {"workspace": max(0, peak - before - returned), "gradients": returned, "before": before, "peak": peak, "how": how}
+    return {
+        "workspace": max(0, peak - before - returned), "gradients": returned, "before": before, "peak": peak, "how": how,
+        "seconds": seconds,
+    }  # fmt: skip
 
 
 def limit_memory(size: int | None) -> None:

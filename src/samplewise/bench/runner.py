@@ -22,6 +22,7 @@ from samplewise.bench.records import SCHEMA, Row
 from samplewise.cache import cache_directory
 
 CHECK_WHOLE = 5 * 10**11  # multiply-adds of one output layer up to which a case is checked as it is
+CHECK_NODES = 4 * 10**6  # nodes likewise: the truth keeps a graph of them, some 600 bytes each
 CHECK_REDUCED = 2 * 10**9  # and what larger ones are cut down to
 SLOW, VERY_SLOW, FEW_ROUNDS = 10.0, 60.0, 3  # seconds of a step; rounds of a slow one. A very slow one's first step counts
 PATIENCE = 3600.0  # seconds for the truth
@@ -122,7 +123,8 @@ class CaseRun:
                 self.time(workers)
 
     def check(self, worker: WorkerProcess, method: str) -> None:
-        case = self.case if self.case.products <= CHECK_WHOLE else self.case.reduced(CHECK_REDUCED)
+        whole = self.case.products <= CHECK_WHOLE and self.case.nodes <= CHECK_NODES
+        case = self.case if whole else self.case.reduced(CHECK_REDUCED)
         checked = worker.ask(self.settings.timeout, do="check", case=asdict(case), path=str(self.truth(case)))
         self.found[method]["check"] = checked
         if not checked["ok"] and not Method.parse(method).approximate:

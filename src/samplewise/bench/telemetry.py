@@ -8,6 +8,7 @@ import torch
 
 import samplewise
 from samplewise.bench.cases import Case
+from samplewise.choices import Method
 
 
 def told(seen: samplewise.Observation) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def told(seen: samplewise.Observation) -> dict[str, Any]:
 
 
 def foretold(
-    case: Case, method: str, budget: int | None, *, gradient: bool, dtype: torch.dtype, share: float
+    case: Case, method: Method, budget: int | None, *, gradient: bool, dtype: torch.dtype, share: float
 ) -> dict[str, Any]:
     """The method that `samplewise.plan` announces, its bound of the workspace, and what it expects of it where the occupancy is
     on `share` of the nodes."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samplewise import Observation, observe
+from samplewise import Observation, choices, observe
 from samplewise.bench.cases import Case, case_from
 from samplewise.bench.memory import limit_memory, weigh
 from samplewise.bench.methods import OUR_OPTIONS, Result, make_step, make_yardstick_step, warm_up
@@ -102,7 +102,7 @@ class Worker:
         ready, heard = self.the_ready, told(seen)
         if ready.method.base not in OUR_OPTIONS:
             return {}
-        name = str(OUR_OPTIONS[ready.method.base].get("method", "auto"))
+        name: choices.Method = OUR_OPTIONS[ready.method.base].get("method", "auto")
         dtype = torch.bfloat16 if ready.method.bf16 else torch.float32
         share = seen.exact_share if "guided" in seen.methods else seen.active_share  # of what is kept for the gradients
         gradient = not ready.method.loss_only

@@ -56,6 +56,8 @@ class Workload:
 def make_workload(case: Case) -> Workload:
     if case.weights == "trained":
         return trained_workload(case)
+    if case.weights == "sure":
+        return sure_workload(case)
     generator = torch.Generator().manual_seed(case.seed)
     frames, labels = case.lengths()
     B, T, U, V, D = case.batch, case.frames, case.labels, case.classes, case.dim
@@ -76,6 +78,19 @@ def make_workload(case: Case) -> Workload:
         encoder_out = pointing(weight)[planted].add_(normal(B, T, D), alpha=NOISE)
         predictor_out = NOISE * normal(B, U + 1, D)
     return Workload(encoder_out, predictor_out, weight * case.scale, bias, targets, *lengths)
+
+
+def sure_workload(case: Case) -> Workload:
+    """One utterance with next to no loss; D is V. A frame that speaks of a label is not heard any more once it is emitted."""
+    targets = torch.arange(case.labels) % (case.classes - 1) + 1
+    encoder_out, predictor_out = torch.zeros(1, case.frames, case.dim), torch.zeros(1, case.labels + 1, case.dim)
+    encoder_out[0, torch.linspace(1, case.frames - 2, case.labels).long(), targets] = 20.0
+    predictor_out[0, 1:].scatter_(1, targets[:, None], -20.0)
+    weight, bias = 40.0 * torch.eye(case.classes, case.dim), torch.zeros(case.classes)
+    weight[0], bias[0] = 0.0, 20.0
+    return Workload(
+        encoder_out, predictor_out, weight, bias, targets[None], torch.tensor([case.frames]), torch.tensor([case.labels])
+    )
 
 
 def trained_workload(case: Case) -> Workload:

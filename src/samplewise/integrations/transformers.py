@@ -6,12 +6,10 @@ knows what to do where labels are given. The stock forward then runs without lab
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import logging
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +19,12 @@ from torch import Tensor, nn
 
 import samplewise
 from samplewise import checks
+from samplewise.choices import Method, OnNonfinite
 from samplewise.errors import TransducerError
+from samplewise.integrations.arguments import called
 from samplewise.integrations.output_layer import output_layer
 from samplewise.integrations.reductions import REDUCTIONS
-from samplewise.topology import Topology, tdt
+from samplewise.topology import Topology, regular, tdt
 
 logger = logging.getLogger("samplewise")
 
@@ -73,9 +73,9 @@ _CALL: ContextVar[_Call | None] = ContextVar("call", default=None)
 
 
 def patch(
-    model: nn.Module, *, reduction: str | None = None, sigma: float = 0.0, method: str = "auto",
+    model: nn.Module, *, reduction: str | None = None, sigma: float = 0.0, method: Method = "auto",
     memory_budget: int | str | None = None, tolerance: float | None = None, dropout: float = 0.0, fastemit_lambda: float = 0.0,
-    delay_penalty: float = 0.0, clamp: float = -1.0, on_nonfinite: str = "keep",
+    delay_penalty: float = 0.0, clamp: float = -1.0, on_nonfinite: OnNonfinite = "keep",
 ) -> nn.Module:  # fmt: skip
     """Give a transducer of transformers the loss of samplewise: `model(..., labels=...)` never holds 4-D logits, in training
     and in evaluation.
@@ -280,22 +280,12 @@ def _joint_forward(joint: Any, stock: Callable[..., Any], given: dict[str, Any])
     weight, bias = output_layer(joint.head, encoder)
     every = torch.full(encoder.shape[:1], encoder.shape[1], device=encoder.device)
     frames = every if call.frames is None else call.frames.clamp(max=encoder.shape[1])
-    with _called(ARGUMENTS):
+    with called(**ARGUMENTS):
         loss = samplewise.transducer_loss(
             encoder, decoder, weight, bias, call.labels, frames, call.label_lengths,
             dropout=call.dropout if joint.training else 0.0, **call.options,
         )  # fmt: skip
     return loss.reshape(-1, 1, 1)
-
-
-@contextlib.contextmanager
-def _called(theirs: dict[str, str]) -> Iterator[None]:
-    """Errors that are raised in here name arguments as the model does."""
-    try:
-        yield
-    except TransducerError as error:
-        names = "|".join(map(re.escape, theirs))
-        raise type(error)(re.sub(rf"\b({names})\b", lambda found: theirs[found[1]], str(error))) from None
 
 
 def _reduction(given: str | None, default: str) -> str:
@@ -305,10 +295,10 @@ def _reduction(given: str | None, default: str) -> str:
     return given
 
 
-def _topology(config: Any, sigma: float) -> Topology | str:
+def _topology(config: Any, sigma: float) -> Topology:
     durations = getattr(config, "durations", None)
     if durations is not None:
         return tdt(durations, sigma)
     if sigma:
         raise TransducerError(f"sigma is {sigma}, but {config.model_type} has no durations: it is an option of TDT")
-    return "regular"
+    return regular()

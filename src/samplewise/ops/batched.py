@@ -10,12 +10,12 @@ from torch import Tensor
 
 from samplewise.kernels.activations import TABLE, activate, derivative
 from samplewise.kernels.layout import padded_table
-from samplewise.observe import report_group
+from samplewise.observation import report_group
 from samplewise.ops.lattices import Occupancy
 from samplewise.ops.problem import Gradients, Problem
 from samplewise.ops.samplewise import clear_unusable
 from samplewise.ops.tiles import add_product, logits_gradient, no_emissions
-from samplewise.plan.planner import Schedule
+from samplewise.planning.planner import Schedule
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:

@@ -17,7 +17,7 @@ from samplewise.kernels.activations import TABLE
 from samplewise.kernels.layout import FRAMES, LABELS, START, STRIDE, TARGET_BASE, on_device
 from samplewise.ops.problem import Group, Problem, wide_dtype
 from samplewise.ops.tiles import Tile, forward_tile, joint_tile, no_emissions
-from samplewise.plan.planner import PROBES, bound_choices, probed_at_once, stretch_frames, stretches_at_once
+from samplewise.planning.planner import PROBES, bound_choices, probed_at_once, stretch_frames, stretches_at_once
 
 SAMPLE = 8  # stretches that say how many classes it takes
 LIKELY = -1.5  # log of what a class has somewhere in a stretch that should be among those it is bounded with

@@ -23,7 +23,7 @@ from samplewise.ops.bounds import Slack, Whole, choose, cut, gather, how_many
 from samplewise.ops.lattices import Emissions
 from samplewise.ops.problem import Group, Problem
 from samplewise.ops.tiles import Kept, Tile, emission_pass, no_emissions
-from samplewise.plan.planner import CORRIDOR, stretches_at_once
+from samplewise.planning.planner import CORRIDOR, stretches_at_once
 
 NARROW = math.exp(-8)  # of what comes down to a frame: what is looked at first
 FIRST = 1 / 4  # of the probability: what the paths that leave the first exact nodes have, under bounds

@@ -26,7 +26,7 @@ from torch import Tensor
 from samplewise.kernels.backend import has_intervals
 from samplewise.kernels.layout import FRAMES, START, STRIDE
 from samplewise.kernels.protocol import WithIntervals
-from samplewise.observe import report_group
+from samplewise.observation import report_group
 from samplewise.ops import buffers, tiled
 from samplewise.ops.bounds import Slack, Whole
 from samplewise.ops.corridor import Corridor, find, is_worth_it
@@ -35,7 +35,7 @@ from samplewise.ops.lattices import Emissions, Occupancy
 from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Kept, Tile, emission_pass, forward_tile, gradient_pass, no_emissions, select
-from samplewise.plan.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, SMALL_WORK, WIDE, Schedule
+from samplewise.planning.planner import CERTAIN_WORK, LATTICE_WORK, NODE_WORK, SMALL_WORK, WIDE, Schedule
 
 OUTSIDE = 1 / 4  # of the tolerance: what the paths that leave the exact nodes may have
 LEFT_OUT = 1 / 2  # of the tolerance: what the gradients leave out

@@ -36,6 +36,7 @@ class JointCall:
     on_nonfinite: str
     fastemit_lambda: float = 0.0
     topology: str = "regular"
+    delay_penalty: float = 0.0
 
     @classmethod
     def of(cls, joint: nn.Module, **options) -> tuple[JointCall, list[nn.Parameter]]:
@@ -120,7 +121,8 @@ def run(
             lattice.check(logits.shape[3], blank, "columns of the joint's logits")
             _check(integers, floats, logits.shape[3] - lattice.extra, blank, lattice.blanks(blank)[1:])
         sample = [part[b : b + 1] for part in integers]
-        loss, *state = rnnt(logits.detach(), *sample, blank, -1.0, True, call.fastemit_lambda, lattice.key, wanted, "keep")
+        options = (blank, -1.0, True, call.fastemit_lambda, lattice.key, wanted, "keep", call.delay_penalty)
+        loss, *state = rnnt(logits.detach(), *sample, *options)
         losses.append(loss)
         if call.on_nonfinite == "raise" and not bool(torch.isfinite(loss)):
             why[b] = reasons.of_module(call.joint, tensors, (inputs[0].detach(), inputs[1].detach()), b)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from samplewise.ops import batched, guided, samplewise, tiled
 from samplewise.ops.problem import Gradients, Problem
-from samplewise.plan.planner import Schedule
+from samplewise.planning.planner import Schedule
 
 Run = Callable[[Problem, Tensor, Gradients | None, Schedule, float], Tensor]  # weights (B,), and the tolerance
 

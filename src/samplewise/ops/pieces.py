@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samplewise.kernels.layout import FRAME_BASE, FRAMES, LABELS, START, STRIDE
 from samplewise.ops.problem import Group, Problem
-from samplewise.plan.planner import piece_frames
+from samplewise.planning.planner import piece_frames
 
 
 @dataclass(frozen=True)

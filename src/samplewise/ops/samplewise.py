@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from samplewise.kernels.layout import FRAMES, START, STRIDE
-from samplewise.observe import report_group
+from samplewise.observation import report_group
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Tile, emission_pass, gradient_tile, no_emissions, run_lattice
-from samplewise.plan.planner import Schedule
+from samplewise.planning.planner import Schedule
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:

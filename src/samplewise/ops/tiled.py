@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samplewise.observe import report_group
+from samplewise.observation import report_group
 from samplewise.ops.lattices import Emissions, Occupancy
 from samplewise.ops.pieces import Edges, Piece, pieces_of
 from samplewise.ops.problem import Gradients, Group, Problem
 from samplewise.ops.tiles import Kept, Tile, emission_pass, gradient_pass, no_emissions, run_lattice, select
-from samplewise.plan.planner import Schedule
+from samplewise.planning.planner import Schedule
 
 
 def run(problem: Problem, weights: Tensor, gradients: Gradients | None, schedule: Schedule, tolerance: float) -> Tensor:

@@ -14,6 +14,11 @@ from torch import Tensor
 from samplewise.checks import Lengths
 
 
+def delay(penalty: float, frames: Tensor | float, frame: Tensor) -> Tensor:
+    """What is added to the log-probability of a label at a frame of an utterance of so many."""
+    return penalty * ((frames - 1) / 2 - frame)
+
+
 @dataclass(frozen=True)
 class Timing:
     """Of a batch: `penalty` for a frame of delay, and the first and last frame of every label, (B, U, 2), or None."""
@@ -31,7 +36,7 @@ class Timing:
         """Of nodes (utterance, frame, label), each (R,), with their label entries at by_label[at]."""
         values = by_label[at]
         if self.penalty:
-            values += self.penalty * ((self.frames[utterance] - 1) / 2 - frame)
+            values += delay(self.penalty, self.frames[utterance], frame)
         if self.alignment is not None and self.alignment.shape[1]:
             span = self.alignment[utterance, label.clamp(max=self.alignment.shape[1] - 1)]  # (R, 2)
             values.masked_fill_((frame < span[:, 0]) | (frame > span[:, 1]), -torch.inf)

@@ -16,7 +16,7 @@ from torch import Tensor
 from samplewise.checks import Lengths, check_values
 from samplewise.kernels.backend import backend_for
 from samplewise.kernels.masks import dropout_of
-from samplewise.observe import calling, planned
+from samplewise.observation import calling, planned
 from samplewise.ops import reasons, sampled
 from samplewise.ops.guards import finish_nonfinite, first_derivative, hold, once, one_upstream, release, scale_once
 from samplewise.ops.lattices import lattice_of
@@ -35,9 +35,9 @@ from samplewise.ops.problem import (
     wide_dtype,
 )
 from samplewise.ops.timing import Timing
-from samplewise.plan.budget import default_budget, device_of
-from samplewise.plan.methods import schedule_of
-from samplewise.plan.planner import Sizes
+from samplewise.planning.devices import default_budget, device_of
+from samplewise.planning.methods import schedule_of
+from samplewise.planning.planner import Sizes
 from samplewise.topology import named
 
 

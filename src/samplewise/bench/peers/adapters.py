@@ -95,15 +95,16 @@ def warp_transducer(workload: Workload) -> Tensor:
 
 
 def warprnnt_numba(workload: Workload) -> Tensor:
-    return numba_loss(importlib.import_module("warprnnt_numba"), workload)
+    return numba_loss(importlib.import_module("warprnnt_numba"), workload, int32(workload))
 
 
 def nemo(workload: Workload) -> Tensor:
-    return numba_loss(importlib.import_module("nemo.collections.asr.parts.numba.rnnt_loss"), workload)
+    integers = tuple(tensor.long() for tensor in workload.integers)
+    return numba_loss(importlib.import_module("nemo.collections.asr.parts.numba.rnnt_loss"), workload, integers)
 
 
-def numba_loss(peer: ModuleType, workload: Workload) -> Tensor:
-    return peer.RNNTLossNumba(blank=0, reduction="sum")(joint_logits(workload), *int32(workload)).sum()
+def numba_loss(peer: ModuleType, workload: Workload, integers: tuple[Tensor, ...]) -> Tensor:
+    return peer.RNNTLossNumba(blank=0, reduction="sum")(joint_logits(workload), *integers).sum()
 
 
 STEPS: dict[str, Callable[[Workload], Tensor]] = {

@@ -55,7 +55,8 @@ ALL = (
         approximate=("k2-pruned",),
     ),
     Peer(
-        "nemo", "nemo", "nemo_toolkit", ("nemo",), ("nemo_toolkit[asr]",), needs="NeMo and all that it brings: several GB",
+        "nemo", "nemo", "nemo_toolkit", ("nemo",), ("nemo_toolkit[asr]==3.0.0",),
+        needs="NeMo and all that it brings: about 1 GB beside torch",
     ),
 )  # fmt: skip
 

@@ -20,12 +20,24 @@ from samplewise.bench.errors import BenchError
 from samplewise.bench.joints import joints
 from samplewise.bench.names import OURS, YARDSTICK
 from samplewise.bench.report.results import ORDER, Results
-from samplewise.plan.budget import MIB
+from samplewise.planning.budget import MIB
 
 LETTERS = {"batch": "batch B", "frames": "frames T", "labels": "labels U", "classes": "classes V"}
-LABELS = {"plain": "plain PyTorch", YARDSTICK: "the three GEMMs"}
-COLOURS = plt.get_cmap("tab20")
+LABELS = {
+    "auto": "samplewise", "guided": "samplewise, guided", "tiled": "samplewise, tiled",
+    "tiled-exact": "samplewise, tiled, tolerance 0",
+    "samplewise": "one utterance at a time", "batched": "4-D tensors, ours", "plain": "4-D tensors, plain PyTorch",
+    YARDSTICK: "three matrix products", "fast-rnnt-pruned": "fast_rnnt, pruned (biased)", "fast-rnnt": "fast_rnnt",
+    "optimized-transducer": "optimized_transducer", "warprnnt-numba": "NeMo's numba loss",
+}  # fmt: skip
+# of Okabe and Ito, whom colour-blind readers can thank: each told apart from the others by all
+PALETTE = {
+    "auto": "#0072B2", "plain": "#D55E00", "tiled": "#56B4E9", "batched": "#999999", YARDSTICK: "#000000",
+    "optimized-transducer": "#009E73", "fast-rnnt": "#CC79A7", "torchaudio": "#E69F00", "warprnnt-numba": "#B8A300",
+}  # fmt: skip
+OTHERS = plt.get_cmap("tab20")
 METHODS = list(ORDER)
+MACHINES = {8: "8 GiB", 24: "24 GiB", 80: "80 GiB"}  # of GPUs that people have
 Value = Callable[[Results, str, str], float | None]
 
 
@@ -62,14 +74,18 @@ def memory_plot(results: Results, path: Path) -> Path | None:
     cases = [case for case in suite("lattice") if case.name in results.cases]
     if not cases:
         return None
-    figure, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7, 4.6), layout="constrained")
     nodes = [case.frames * (case.labels + 1) for case in cases]
-    lines(axes, results, cases, nodes, mebibytes, [f"{case.frames}×{case.labels + 1}" for case in cases])
-    dress(axes, "nodes of an utterance's lattice, T × (U+1)", "workspace, MiB")
-    axes.legend(fontsize=8)
-    axes.set_title(
-        f"memory beyond inputs and gradients; B {cases[0].batch}, V {cases[0].classes}, D {cases[0].dim}", fontsize=10
-    )
+    lines(axes, results, cases, nodes, mebibytes, [f"{case.frames}×{case.labels}" for case in cases])
+    dress(axes, "frames × labels of each utterance", "memory of the loss, MiB", scale=1.15)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, max(high, 1.6 * 1024 * max(MACHINES)))
+    for size, name in MACHINES.items():
+        axes.axhline(1024 * size, color="grey", linewidth=0.8, linestyle=":")
+        axes.annotate(f"a GPU of {name} ends here", (nodes[0], 1024 * size), fontsize=9, color="grey", va="bottom")
+    axes.legend(fontsize=9, frameon=False, loc="center left", bbox_to_anchor=(0.0, 0.58))
+    what = f"{cases[0].batch} utterances, {cases[0].classes} classes, joint dimension {cases[0].dim}"
+    axes.set_title(f"Loss and gradients, beyond inputs and outputs: {what}", fontsize=10)
     return save(figure, path)
 
 
@@ -146,7 +162,7 @@ def lines(
         there = [(size, value) for size, value in points if value is not None]
         if not there:
             continue
-        colour = COLOURS(METHODS.index(method) // 3 % 20)
+        colour = PALETTE.get(method) or OTHERS(METHODS.index(method) // 3 % 20)
         style = "-" if method.partition(":")[0] in OURS else ":" if method == YARDSTICK else "--"
         axes.plot(*zip(*there, strict=True), style, marker="o", markersize=3.5, color=colour, label=LABELS.get(method, method))
         lost = [status(results, case, method) == "out of memory" for case in cases]
@@ -164,9 +180,9 @@ def status(results: Results, case: Case, method: str) -> str:
     return row["status"] if row else ""
 
 
-def dress(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+def dress(axes: Axes, x: str, y: str, scale: float = 1.0) -> None:
+    axes.set_xlabel(x, fontsize=10 * scale)
+    axes.set_ylabel(y, fontsize=10 * scale)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g}"))
     axes.grid(True, which="major", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

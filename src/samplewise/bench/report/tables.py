@@ -11,7 +11,7 @@ from samplewise.bench.peers.registry import BY_METHOD
 from samplewise.bench.records import Row
 from samplewise.bench.report.results import Results, is_exact_peer
 from samplewise.bench.report.targets import TARGETS
-from samplewise.plan.budget import show_bytes
+from samplewise.planning.budget import show_bytes
 
 BUSY_NOTE = "† measured beside other work: not to be relied on."
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -55,9 +55,11 @@ def figures(row: Row) -> tuple[str, ...]:
     if row["status"] not in ("ok", "wrong"):
         return (row["status"], *[""] * 5)
     seconds, ratio, memory, check = row["seconds"], row["ratio"], row["memory"], row["check"]
+    weighed = (memory or {}).get("seconds") if row["status"] == "ok" and not seconds else None
+    took = seconds["median"] if seconds else weighed
     return (
-        time_of(seconds["median"]) if seconds else ("wrong" if row["status"] == "wrong" else ""),
-        f"{time_of(seconds['q1'])} to {time_of(seconds['q3'])}, n={seconds['n']}" if seconds else "",
+        time_of(took) if took else "wrong" if row["status"] == "wrong" else "",
+        f"{time_of(seconds['q1'])} to {time_of(seconds['q3'])}, n={seconds['n']}" if seconds else "once" if weighed else "",
         f"{ratio['median']:.3g}" if ratio else "",
         show_bytes(memory["workspace"]) if memory else "",
         error(check["loss"]) if check else "",

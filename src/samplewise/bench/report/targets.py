@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from samplewise.bench.names import YARDSTICK
 from samplewise.bench.report.results import Results
-from samplewise.plan.budget import MIB, show_bytes
+from samplewise.planning.budget import MIB, show_bytes
 
 Value = Callable[[Results], float | None]
 

@@ -17,7 +17,8 @@ from samplewise.bench.report.tables import all_tables
 TITLES = {
     "trained": "The joints of trained models", "trained-sampled": "The exact loss beside sampled classes",
     "summary": "In short", "targets": "What was wanted", "accuracy": "Errors against float64",
-    "headline": "Batches from 1 to 1024", "libraries": "Every library on one batch", "active": "What our methods say of themselves", "machine": "Measured on",
+    "headline": "Batches from 1 to 1024", "libraries": "Every library on one batch",
+    "active": "What our methods say of themselves", "machine": "Measured on",
     "peers": "Other libraries",
 }  # fmt: skip
 
