@@ -74,6 +74,6 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     try:
         with_nemo()
-    except ModuleNotFoundError:
-        print("NeMo is not installed; RNNTLoss needs it not:")
+    except (ImportError, OSError):  # OSError: NeMo beside a torchaudio of another torch
+        print("NeMo is not installed; RNNTLoss does not need it:")
         without_nemo()

@@ -86,14 +86,14 @@ YES, NO, CALLER = "yes", "no", "the caller's"
 # name, our check, what the peers have in the order of PEERS
 ROWS: tuple[tuple[str, Callable[[], bool], tuple[str, ...]], ...] = (
     ("no 4-D tensor, exact loss", by_length, (NO, NO, "packed, no padding", NO, NO, NO, NO, NO)),
-    ("runs on a CPU", works, (YES, YES, YES, YES, YES, "RNN-T", "TDT; RNN-T by torchaudio", NO)),
+    ("runs on a CPU", works, (YES, YES, YES, YES, YES, "RNN-T", "TDT; RNN-T by torchaudio", "by torchaudio")),
     ("float64", lambda: works(dtype=torch.float64), (NO, YES, NO, YES, YES, "on a CPU", "TDT", NO)),
     ("bfloat16", lambda: works(dtype=torch.bfloat16), (NO, NO, NO, NO, NO, "copied to float32", "copied to float32", "-")),
     ("int64 and int32 targets and lengths", int32, (NO, NO, NO, "int64", "int64", "copied", "copied", "copied")),
     ("largest length below T", works, (NO, "-", NO, YES, YES, "cut before", "cut before", "-")),
     ("strided inputs", strided, (NO, NO, NO, YES, YES, "copied", "copied", "-")),
     ("empty targets", works, (YES, "wrong at width 0", YES, NO, YES, YES, "`mean` infinite", "-")),
-    ("TDT", lambda: works(3, topology=TDT), (NO, NO, NO, NO, NO, "CUDA", YES, NO)),
+    ("TDT", lambda: works(3, topology=TDT), (NO, NO, NO, NO, NO, "CUDA; on a CPU in PyTorch", YES, NO)),
     ("multi-blank", lambda: works(topology=samplewise.topology.multi_blank((2,), (2,)), given=no_twos()),
      (NO, NO, NO, NO, NO, YES, NO, NO)),
     ("HAT", lambda: works(topology="hat"), (NO, NO, NO, NO, YES, YES, NO, NO)),

@@ -24,7 +24,7 @@ HERE = {"transformers": "tests/integrations/test_transformers*.py"}
 # Why a library is not tested by itself; its recorded numbers are, in tests/integrations.
 LEFT_OUT = {
     "torchaudio": "PyPI's wheel needs CUDA libraries: beside a CPU build of torch its import fails",
-    "speechbrain": "it imports torchaudio; its own transducer loss runs on CUDA alone",
+    "speechbrain": "it imports torchaudio, whose wheel from PyPI needs CUDA libraries",
     "k2": "no wheel on PyPI for a present Python and torch",
     "espnet": "beside torch 2.13 pip goes back to a version of 2024 that wants numpy 1.23; its loss needs warp-transducer",
     "warp_rnnt": "a source build that needs nvcc",

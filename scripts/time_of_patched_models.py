@@ -81,14 +81,15 @@ def asked(kind: str, way: str, rounds: int) -> dict[str, Any] | str:
     environment = worker_environment(torch.get_num_threads(), cache_directory(), memory=True)
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
-        return (done.stderr.strip().splitlines() or ["no message"])[-1]
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        return next((line for line in lines if "Error: " in line or line.endswith("Error:")), lines[-1])
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:
     lines = ["| model | stock: peak | patched: peak | stock: a step | patched: a step |", "|---|---|---|---|---|"]
     for kind, ways in found.items():
-        cells = [[f"({ways[way]})"] * 2 if isinstance(ways[way], str) else figures(ways[way]) for way in WAYS]
+        cells = [["does not run here"] * 2 if isinstance(ways[way], str) else figures(ways[way]) for way in WAYS]
         lines.append(f"| {kind} | {cells[0][0]} | {cells[1][0]} | {cells[0][1]} | {cells[1][1]} |")
     return "\n".join(lines)
 

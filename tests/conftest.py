@@ -1,6 +1,5 @@
 """What every test shares: fresh kernels whenever their sources change, the backends at hand, a reproducible hypothesis."""
 
-import hashlib
 import importlib
 import importlib.util
 import os
@@ -10,12 +9,9 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
-KERNELS = ROOT / "src" / "samplewise" / "kernels"
 
-# numba's cache looks at the file of a compiled function, not at the files it calls into: a cache for each state of the sources
-# keeps yesterday's kernels out. Set before numba is imported.
-SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted((KERNELS / "numba").glob("*.py")))).hexdigest()
-os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "numba" / SOURCES[:16])
+# The tests' compiled kernels are kept apart from those in use. Set before numba is imported.
+os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "numba")
 
 # HYPOTHESIS_PROFILE=fuzz looks for new examples; the default tries the same ones every time.
 settings.register_profile("default", deadline=None, derandomize=True, database=None)

@@ -24,7 +24,7 @@ ALLOWED = {
     "choices": set(),
     "observation": {"errors"},
     "topology": {"errors"},
-    "kernels": {"errors", "kernels", "topology"},
+    "kernels": {"errors", "cache", "kernels", "topology"},
     "planning": {"errors", "choices", "checks", "planning", "topology"},
     "checks": {"errors", "choices", "kernels", "topology"},
     "labels": {"errors", "checks"},

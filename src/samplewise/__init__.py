@@ -46,8 +46,8 @@ _HOME = {name: f"samplewise.{home}" for home, names in _HOMES.items() for name i
 
 
 def __getattr__(name: str) -> Any:
-    if name == "topology":
-        return importlib.import_module("samplewise.topology")
+    if name in ("errors", "integrations", "topology"):
+        return importlib.import_module(f"samplewise.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'samplewise' has no attribute {name!r}")
     found = getattr(importlib.import_module(_HOME[name]), name)

@@ -37,8 +37,9 @@ def lattice_loss(
 
     Returns:
         float32 loss (float64 for float64 numbers), a scalar or (B,). With return_posteriors also (blanks (B, T, U+1), labels
-        (B, T, U)): the probability that an alignment takes an arc, 0 beyond the lengths, of the loss's dtype, without gradient.
-        They are minus the derivatives of each utterance's loss. An utterance without a path has an infinite loss and zeros.
+        (B, T, U)): minus the derivatives of each utterance's loss, 0 beyond the lengths, of its dtype, without gradient. They
+        are the probability that an alignment takes an arc; of "constrained" that of a blank holds the labels that pay it, too.
+        An utterance without a path has an infinite loss and zeros.
 
     Raises:
         TransducerError: an argument has the wrong shape, type or range; the message names the utterance and the numbers.

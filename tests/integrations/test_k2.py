@@ -372,3 +372,25 @@ def test_ranges_leave_a_path(rule, modified):
         rnnt_type = "modified" if modified else "regular"
         losses = k2.rnnt_loss_pruned(logits, symbols, ranges, 0, boundary, rnnt_type, reduction="none")
         assert bool(torch.isfinite(losses).all())
+
+
+@pytest.mark.parametrize("hat", [False, True], ids=["plain", "hat"])
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), -float("inf")])
+def test_padding_of_pruned_logits_gives_no_gradient(garbage, hat):
+    """What lies beside the boundary is never read, and what it is reaches nobody's gradient."""
+    torch.manual_seed(2)
+    B, T, S, C, R = 2, 6, 4, 7, 3
+    symbols = torch.randint(1, C, (B, S))
+    boundary = torch.tensor([[0, 0, S, T], [0, 0, 2, 4]])
+    ranges = torch.arange(T).div(2, rounding_mode="floor").clamp(max=S + 1 - R)[None, :, None] + torch.arange(R)[None, None]
+    ranges = ranges.repeat(B, 1, 1)
+    ranges[1] = torch.arange(R)
+    clean = torch.randn(B, T, R, C)
+    dirty = clean.clone()
+    dirty[1, 4:] = garbage
+    found = []
+    for logits in (clean.requires_grad_(), dirty.requires_grad_()):
+        k2.rnnt_loss_pruned(logits, symbols, ranges, 0, boundary, reduction="sum", use_hat_loss=hat).backward()
+        found.append(logits.grad)
+    torch.testing.assert_close(found[1], found[0])
+    assert (found[1][1, 4:] == 0).all()

@@ -64,7 +64,7 @@ def add_run(actions) -> None:
     run.add_argument("--threads", metavar="N", type=int, help="default: as many as there are cores")
     run.add_argument("--timeout", metavar="S", type=float, default=600.0, help="seconds for a step (default: 600)")
     run.add_argument("--fresh", action="store_true", help="measure again what the file has already")
-    run.add_argument("--busy", action="store_true", help="measure beside other work; every row says so")
+    run.add_argument("--busy", action="store_true", help="take rows measured beside other work as they are, marked")
     run.add_argument("--dry-run", action="store_true", help="list what would be measured")
 
 

@@ -116,9 +116,3 @@ def code_state(run: Callable[..., Any] = subprocess.run) -> str:
     except (OSError, subprocess.CalledProcessError):
         return f"version {version_of('samplewise')}"
     return commit + (f"+{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if changes else "")
-
-
-def kernels_state() -> str:
-    """A hash of the kernels' sources: numba's cache does not see changes in functions that a cached one calls."""
-    files = sorted((SOURCES / "kernels").rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]

@@ -12,8 +12,6 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
-from samplewise.bench.machine import kernels_state
-
 NO_MEMORY_DEATHS = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)  # with a limit on memory in force
 
 
@@ -30,7 +28,7 @@ def worker_environment(threads: int, cache: Path, memory: bool) -> dict[str, str
     environment = {
         **os.environ,
         "OMP_WAIT_POLICY": "PASSIVE",
-        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR") or str(cache / "numba" / kernels_state()),
+        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR") or str(cache / "numba"),
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), count),
     }
     if memory:  # every block of 64 KiB or more comes from the system and goes back to it

@@ -56,7 +56,7 @@ def rnnt_loss(
     if not return_grad:
         return k2.rnnt_loss(logits, symbols, termination_symbol, boundary, rnnt_type, delay_penalty, reduction)
     call = with_logits(logits, symbols, termination_symbol, boundary, rnnt_type)
-    scores = arc_scores.of_logits(logits, call.symbols, call.blank)
+    scores = arc_scores.of_logits(logits, call.symbols, call.blank, call.places)
     return loss_of(scores, call, rnnt_type, delay_penalty, reduction, return_grad)
 
 
@@ -66,7 +66,7 @@ def rnnt_loss_pruned(
 ) -> Tensor | tuple[Tensor, Pair]:  # fmt: skip
     """`samplewise.integrations.k2.rnnt_loss_pruned`; with return_grad also (px_grad, py_grad)."""
     call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type)
-    scores = arc_scores.of_pruned(logits, call.symbols, ranges, call.blank)
+    scores = arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, call.places)
     loss, grads = loss_of(scores, call, rnnt_type, delay_penalty, reduction, return_grad)
     return (loss, grads) if return_grad else loss
 

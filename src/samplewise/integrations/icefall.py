@@ -76,6 +76,7 @@ def joiner_loss(
         decoder_out = joiner.get_submodule("decoder_proj")(decoder_out)
     penalty, labels = penalty_of(delay_penalty), call.symbols
     if not call.starts_at_zero:
+        _check_begins(options, penalty)
         first, low = call.places[:, 0], call.places[:, 1]
         encoder_out, decoder_out, labels = _from(encoder_out, first), _from(decoder_out, low), _from(labels, low)
     loss = samplewise.transducer_loss(
@@ -87,6 +88,13 @@ def joiner_loss(
         weights = reduction_weights(reduction, call.lengths[1], options.get("normalizer"))
         loss = loss + (late if weights is None else (late * weights.cpu()).sum()).to(loss)
     return loss
+
+
+def _check_begins(options: dict[str, Any], penalty: float) -> None:
+    if options.get("alignment") is not None:
+        raise TransducerError("alignment counts frames and labels from 0: give none where boundary has other begins")
+    if penalty and options.get("on_nonfinite") == "zero":
+        raise TransducerError("on_nonfinite is 'zero', but not with delay_penalty where boundary has other begins than 0")
 
 
 def _output_layer(joiner: nn.Module) -> tuple[Tensor, Tensor | None]:
@@ -109,5 +117,7 @@ def _output_layer(joiner: nn.Module) -> tuple[Tensor, Tensor | None]:
 
 def _from(x: Tensor, first: Tensor) -> Tensor:
     """x (B, N, ...) from another row on for each utterance; behind the last row, the last one again."""
-    index = (torch.arange(x.shape[1])[None] + first[:, None]).clamp(max=max(x.shape[1] - 1, 0)).to(x.device)
+    index = (
+        (torch.arange(x.shape[1], device=first.device)[None] + first[:, None]).clamp(max=max(x.shape[1] - 1, 0)).to(x.device)
+    )
     return x[torch.arange(len(x), device=x.device)[:, None], index]

@@ -69,7 +69,7 @@ def rnnt_loss(
             logits, call.symbols, *call.lengths, blank=call.blank, reduction=reduction, topology=rnnt_type,
             delay_penalty=penalty_of(delay_penalty),
         )  # fmt: skip
-    scores = arc_scores.of_logits(logits, call.symbols, call.blank)
+    scores = arc_scores.of_logits(logits, call.symbols, call.blank, call.places)
     return loss_of(scores, call, rnnt_type, delay_penalty, reduction)[0]
 
 
@@ -135,7 +135,7 @@ def rnnt_loss_pruned(
     torch.Size([])
     """
     call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type)
-    scores = arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, use_hat_loss)
+    scores = arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, call.places, use_hat_loss)
     return loss_of(scores, call, rnnt_type, delay_penalty, reduction)[0]
 
 
@@ -184,7 +184,7 @@ def get_rnnt_logprobs_joint(
     tensor([0.1250])
     """
     call = with_logits(logits, symbols, termination_symbol, boundary, rnnt_type, False)
-    return in_lattice(arc_scores.of_logits(logits, call.symbols, call.blank), call, rnnt_type, boundary)
+    return in_lattice(arc_scores.of_logits(logits, call.symbols, call.blank, call.places), call, rnnt_type, boundary)
 
 
 def get_rnnt_logprobs_pruned(
@@ -201,7 +201,7 @@ def get_rnnt_logprobs_pruned(
     tensor([0.1250, 0.1250, 0.0000, 0.0000])
     """
     call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type, False)
-    return in_lattice(arc_scores.of_pruned(logits, call.symbols, ranges, call.blank), call, rnnt_type, boundary)
+    return in_lattice(arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, call.places), call, rnnt_type, boundary)
 
 
 def get_hat_logprobs_pruned(
@@ -219,7 +219,9 @@ def get_hat_logprobs_pruned(
     (tensor([0.1000, 0.1000, 0.0000]), tensor([0.5000, 0.5000, 0.0000, 0.0000]))
     """
     call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type, False)
-    return in_lattice(arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, True), call, rnnt_type, boundary)
+    return in_lattice(
+        arc_scores.of_pruned(logits, call.symbols, ranges, call.blank, call.places, True), call, rnnt_type, boundary
+    )
 
 
 def mutual_information_recursion(

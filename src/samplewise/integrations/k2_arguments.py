@@ -72,7 +72,7 @@ def places_of(boundary: Tensor | None, symbols: Tensor, frames: int, given: str)
     """Places (B, 4) and symbols (B, S) on the host."""
     (B, S), device = symbols.shape, symbols.device
     if boundary is None:
-        return torch.tensor([[0, 0, frames, S]] * B, dtype=torch.int64), symbols.detach().to("cpu", torch.int64)
+        return torch.tensor([[0, 0, frames, S]] * B, dtype=torch.int64, device="cpu"), symbols.detach().to("cpu", torch.int64)
     checks.check_tensors(boundary=boundary)
     if boundary.dtype not in (torch.int32, torch.int64) or tuple(boundary.shape) != (B, 4):
         raise TransducerError(
@@ -92,7 +92,7 @@ def places_of(boundary: Tensor | None, symbols: Tensor, frames: int, given: str)
 
 
 def _check_symbols(symbols: Tensor, places: Tensor, classes: int, blank: int, everything: bool) -> None:
-    s = torch.arange(symbols.shape[1])[None]
+    s = torch.arange(symbols.shape[1], device=symbols.device)[None]
     used = (s >= places[:, 1:2]) & (s < places[:, 1:2] + places[:, 3:4])
     wrong = used & ((symbols < 0) | (symbols >= classes) | (symbols == blank))
     if bool(wrong.any()):
@@ -232,6 +232,6 @@ def check_floats(**tensors: Tensor) -> None:
 
 def without_padding(x: Tensor, first: Tensor, count: Tensor) -> Tensor:
     """x (B, N, C) with zeros beside the rows that an utterance uses."""
-    row = torch.arange(x.shape[1])[None]
+    row = torch.arange(x.shape[1], device=first.device)[None]
     unused = (row < first[:, None]) | (row >= (first + count)[:, None])
     return x.masked_fill(unused[..., None].to(x.device), 0.0)

@@ -236,7 +236,9 @@ def _call(model: Any, options: _Patch, given: dict[str, Any]) -> _Call:
     sigma = given.pop("sigma", None)
     topology = _topology(config, options.sigma if sigma is None else sigma)
     blank = config.blank_token_id
-    if lengths is None:
+    if lengths is not None:
+        lengths = lengths.to(labels.device)
+    else:
         lengths = samplewise.label_lengths(labels, *dict.fromkeys((config.pad_token_id, blank, IGNORED)))
     inputs = given.get("decoder_input_ids")
     if inputs is None:
@@ -253,9 +255,9 @@ def _call(model: Any, options: _Patch, given: dict[str, Any]) -> _Call:
 def _frames(model: Any, given: dict[str, Any]) -> Tensor | None:
     """Frames (B,) of the encoder's output; None for all of them."""
     encoded, mask = given.get("encoder_outputs"), given.get("attention_mask")
-    if encoded is not None:
-        mask = getattr(encoded, "attention_mask", None)
-        return None if mask is None else mask.sum(-1)
+    own = getattr(encoded, "attention_mask", None)
+    if own is not None:
+        return own.sum(-1)
     return None if mask is None else model.encoder._get_subsampling_output_length(mask.sum(-1))
 
 

@@ -44,19 +44,19 @@ def smoothed(lm: Tensor, am: Tensor, symbols: Tensor, blank: int, lm_only: float
     return px, py
 
 
-def of_logits(logits: Tensor, symbols: Tensor, blank: int) -> Scores:
-    """Of the softmax over logits (B, T, S+1, C)."""
-    logits = logits.to(real_dtype(logits.dtype))
+def of_logits(logits: Tensor, symbols: Tensor, blank: int, places: Tensor) -> Scores:
+    """Of the softmax over logits (B, T, S+1, C); beside the `places` (B, 4) of utterances there may be anything."""
+    logits = _numbers(logits.to(real_dtype(logits.dtype)), places, torch.arange(logits.shape[2], device=logits.device))
     index = symbols[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
     denominators = logits.logsumexp(3)  # (B, T, S+1)
     px = logits[:, :, :-1].gather(3, index)[..., 0] - denominators[:, :, :-1]
     return px.transpose(1, 2), (logits[..., blank] - denominators).transpose(1, 2)
 
 
-def of_pruned(logits: Tensor, symbols: Tensor, ranges: Tensor, blank: int, hat: bool = False) -> Scores:
+def of_pruned(logits: Tensor, symbols: Tensor, ranges: Tensor, blank: int, places: Tensor, hat: bool = False) -> Scores:
     """Of logits (B, T, R, C) that are there for R numbers of symbols a frame, `ranges` (B, T, R); -inf elsewhere. With `hat`
-    the blank has a sigmoid of its own, and the softmax is over the others."""
-    logits = logits.to(real_dtype(logits.dtype))
+    the blank has a sigmoid of its own, and the softmax is over the others. `places` as of `of_logits`."""
+    logits = _numbers(logits.to(real_dtype(logits.dtype)), places, ranges)
     B, T, _ = ranges.shape
     following = pad(symbols, (0, 1))[:, None].expand(-1, T, -1).gather(2, ranges)  # (B, T, R), of the last one anything
     label, of_blank = logits.gather(3, following[..., None])[..., 0], logits[..., blank]
@@ -70,6 +70,18 @@ def of_pruned(logits: Tensor, symbols: Tensor, ranges: Tensor, blank: int, hat: 
     nothing = logits.new_full((B, T, symbols.shape[1] + 1), -math.inf)
     px, py = (nothing.scatter(2, ranges, x).transpose(1, 2) for x in (label, of_blank))
     return px[:, :-1], py
+
+
+def _numbers(logits: Tensor, places: Tensor, symbols: Tensor) -> Tensor:
+    """Logits (B, T, R, C) of so many symbols (B, T, R), with zeros in the place of what is no number beside the places: its
+    gradient would be none, either."""
+    first, low, frames, count = (x[:, None] for x in places.to(logits.device).unbind(1))
+    t = torch.arange(logits.shape[1], device=logits.device)[None]
+    in_time = ((t >= first) & (t < first + frames))[..., None]
+    used = in_time & (symbols >= low[..., None]) & (symbols <= (low + count)[..., None])
+    if bool((used | logits.detach().sum(3).isfinite()).all()):
+        return logits
+    return logits.masked_fill(~used[..., None], 0.0)
 
 
 def in_lattice(scores: Scores, kind: str, stop: Tensor | None) -> Scores:

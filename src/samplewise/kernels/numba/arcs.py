@@ -18,7 +18,8 @@ from torch import Tensor
 
 from samplewise.kernels.numba import math as fast
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.compiling import kernel
 from samplewise.kernels.numba.diagonals import OPTIONS
 from samplewise.topology import Bound
 

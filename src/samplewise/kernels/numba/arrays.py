@@ -30,18 +30,6 @@ def _launch() -> int:
 LAUNCHED = _launch()
 
 
-def kernel(**options):
-    """`numba.njit` for a parallel kernel, cached on disk where a place for it can be written."""
-
-    def compile(function):
-        try:
-            return numba.njit(cache=True, parallel=True, nogil=True, error_model="numpy", **options)(function)
-        except RuntimeError:  # neither the package's folder nor the user's cache can be written
-            return numba.njit(parallel=True, nogil=True, error_model="numpy", **options)(function)
-
-    return compile
-
-
 def array(tensor: Tensor) -> np.ndarray:
     """A NumPy view of `tensor`; bfloat16 as int16 and float16 as uint16, which are their bits.
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from samplewise.kernels.masks import Dropout
 from samplewise.kernels.numba.activations import NUMBERS
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.compiling import kernel
 from samplewise.kernels.numba.dropout import key_of, numbers
 from samplewise.kernels.numba.panels import LANES, ROWS, VECTORS, WIDTH, fill, frame, lanes, scratch
 

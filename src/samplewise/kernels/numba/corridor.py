@@ -14,8 +14,9 @@ from torch import Tensor
 from samplewise.kernels.numba import math as fast
 from samplewise.kernels.numba import scalars as s
 from samplewise.kernels.numba.activations import NUMBERS
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
 from samplewise.kernels.numba.bounds import of_classes
+from samplewise.kernels.numba.compiling import kernel
 from samplewise.kernels.numba.intervals import first_rows
 from samplewise.kernels.numba.panels import LANES, ROWS, VECTORS, WIDTH, fill, frame, lanes, scratch
 

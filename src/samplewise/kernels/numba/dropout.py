@@ -8,7 +8,8 @@ from torch import Tensor
 
 from samplewise.kernels.masks import GOLDEN, WORD, Dropout
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.compiling import kernel
 
 OPTIONS = {"error_model": "numpy", "nogil": True}
 

@@ -13,7 +13,8 @@ from numba import njit, prange
 from torch import Tensor
 
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.compiling import kernel
 
 EXACT = {"contract", "nsz"}
 SUMS = {"contract", "reassoc", "nsz"}  # reassociation lets sums vectorise; infinities and NaN stay defined

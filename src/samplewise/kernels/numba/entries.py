@@ -10,7 +10,8 @@ from numba import njit, prange
 from torch import Tensor
 
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.compiling import kernel
 from samplewise.kernels.numba.emission import EXACT, above, log_sum_exp, scale, shares
 from samplewise.topology import Bound
 

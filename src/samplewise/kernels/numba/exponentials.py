@@ -16,7 +16,8 @@ from torch import Tensor
 from samplewise.kernels.layout import FRAME_BASE, FRAMES, LABELS, TOKEN_BASE
 from samplewise.kernels.numba import math as fast
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.compiling import kernel
 
 FACTORS = {"tanh": 2.0, "sigmoid": -1.0}  # of an encoding in its exponential
 LARGEST = 40.0  # of finite |e| and |p|: exponentials are normal numbers, and a product that is infinity or 0 saturates rightly

@@ -14,7 +14,8 @@ from samplewise.kernels.numba.activations import (
     chosen,
     compiled,
 )  # fmt: skip
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.compiling import kernel
 
 ROWS = 32  # that a thread takes at a time
 

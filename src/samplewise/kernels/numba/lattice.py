@@ -21,7 +21,8 @@ from torch import Tensor
 from samplewise.kernels.numba import diagonals as d
 from samplewise.kernels.numba import math as fast
 from samplewise.kernels.numba import scalars as s
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.compiling import kernel
 
 SEGMENT = 32  # steps whose records are held at once, 33 KiB
 ALPHA, BETA = d.BM - d.SM, 2 * (d.LANES + d.VECTOR)  # numbers of a record that the next segment starts from

@@ -11,7 +11,8 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from samplewise.kernels.numba.arrays import LOCK, array, kernel, use_threads
+from samplewise.kernels.numba.arrays import LOCK, array, use_threads
+from samplewise.kernels.numba.compiling import kernel
 
 BINS = 0x7F81  # the upper 16 bits of a float32 up to infinity: bins 0.8% wide
 
