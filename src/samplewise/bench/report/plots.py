@@ -85,7 +85,7 @@ def memory_plot(results: Results, path: Path) -> Path | None:
         axes.annotate(f"a GPU of {name} ends here", (nodes[0], 1024 * size), fontsize=9, color="grey", va="bottom")
     axes.legend(fontsize=9, frameon=False, loc="center left", bbox_to_anchor=(0.0, 0.58))
     what = f"{cases[0].batch} utterances, {cases[0].classes} classes, joint dimension {cases[0].dim}"
-    axes.set_title(f"Loss and gradients, beyond inputs and outputs: {what}", fontsize=10)
+    axes.set_title(f"Loss and gradients, beyond inputs and outputs\n{what}", fontsize=10)
     return save(figure, path)
 
 
