@@ -243,13 +243,11 @@ def check_joint(joint: object) -> None:
     check_tensors(**{f"joint.{name}": parameter for name, parameter in joint.named_parameters()})
 
 
-def check_logits(logits: Tensor) -> None:
+def check_logits(logits: Tensor, *, packed: bool = True) -> None:
     check_tensors(logits=logits)
-    if logits.dim() not in (2, 4) or 0 in logits.shape:
-        raise TransducerError(
-            "logits must be (B, T, U+1, V), or packed (sum_b T_b (U_b+1), V), none of them 0, but has shape"
-            f" {tuple(logits.shape)}"
-        )
+    if logits.dim() not in ((2, 4) if packed else (4,)) or 0 in logits.shape:
+        forms = "(B, T, U+1, V)" + (", or packed (sum_b T_b (U_b+1), V)" if packed else "")
+        raise TransducerError(f"logits must be {forms}, none of them 0, but has shape {tuple(logits.shape)}")
     if logits.dtype not in FLOATS:
         raise TransducerError(f"logits is {logits.dtype}; it must be float32, float64, bfloat16 or float16")
 

@@ -85,7 +85,9 @@ class Model(nn.Module):
 
 @pytest.mark.parametrize("blank", [0, 2])
 def test_the_model_of_one_line(blank):
-    criterion = espnet.MultiblankRNNTLossNumba(2, [2, 4], sigma=0.1) if blank else espnet.RNNTLoss(fastemit_lambda=0.1)
+    criterion = (
+        espnet.MultiblankRNNTLossNumba(2, [2, 4], "sum", 0.2, -1.0, 0.1) if blank else espnet.RNNTLoss(fastemit_lambda=0.1)
+    )
     model = Model(criterion, blank, lambda encoder_out, target: (0.25, 0.5)).double()
     encoder_out, _ = encodings()
     labels, t_len, u_len = integers(padding=-1, blank=blank)

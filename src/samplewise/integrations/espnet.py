@@ -78,7 +78,7 @@ def fused_loss(
     """The transducer loss of a `JointNetwork` and what `get_transducer_task_io` returns, without the 4-D tensor.
 
     In place of joint_network(encoder_out.unsqueeze(2), decoder_out.unsqueeze(1)) and the criterion. Numbers are those of the
-    criterion on these logits; a joint whose activation is none of tanh, relu, leaky_relu (slope 0.01), swish (beta 1) and
+    loss of these logits; a joint whose activation is none of tanh, relu, leaky_relu (slope 0.01), swish (beta 1) and
     identity, or whose `lin_out` has LoRA or hooks, goes through `samplewise.joint_loss`, which has the logits of one utterance
     at a time.
 
@@ -127,8 +127,9 @@ def calc_transducer_loss(
     """`ESPnetASRModel._calc_transducer_loss` without the 4-D tensor, to be put in its place:
     `ESPnetASRModel._calc_transducer_loss = calc_transducer_loss`.
 
-    Everything is the model's own: decoder, joint network, blank_id, ignore_id, its criterion's durations and sigma of a
-    multi-blank model, and the error calculator in evaluation.
+    Everything is the model's own: decoder, joint network, blank_id, ignore_id, its criterion's reduction and FastEmit, of a
+    multi-blank model the durations, sigma, clamp (before the reduction) and 1 + lambda times the value, and the error
+    calculator in evaluation.
 
     Args:
         model: the ESPnetASRModel.
@@ -160,11 +161,15 @@ def calc_transducer_loss(
     decoder_in = torch.cat((target.new_full((len(target), 1), model.blank_id), target), 1)  # (B, U+1)
     model.decoder.set_device(encoder_out.device)
     criterion = model.criterion_transducer
+    durations, weight = tuple(getattr(criterion, "big_blank_durations", ())), getattr(criterion, "fastemit_lambda", 0.0)
+    options = {"clamp": criterion.clamp} if durations and getattr(criterion, "clamp", -1.0) > 0 else {}
     loss = fused_loss(
         model.joint_network, encoder_out, model.decoder(decoder_in), target, encoder_out_lens, u_len, blank_id=model.blank_id,
-        fastemit_lambda=getattr(criterion, "fastemit_lambda", 0.0),
-        big_blank_durations=tuple(getattr(criterion, "big_blank_durations", ())), sigma=getattr(criterion, "sigma", 0.0),
+        reduction=getattr(criterion, "reduction", None) or "mean", fastemit_lambda=weight, big_blank_durations=durations,
+        sigma=getattr(criterion, "sigma", 0.0), **options,
     )  # fmt: skip
+    if durations and weight:
+        loss = loss + weight * loss.detach()  # the value alone
     if model.training or model.error_calculator_trans is None:
         return loss, None, None
     return loss, *model.error_calculator_trans(encoder_out, target)

@@ -157,7 +157,7 @@ def with_logits(
 ) -> Call:
     """What goes with logits (B, T, S+1, C)."""
     checks.check_choice("rnnt_type", rnnt_type, RNNT_TYPES)
-    checks.check_logits(logits)
+    checks.check_logits(logits, packed=False)
     _, T, width, C = logits.shape
     return read(symbols, boundary, termination_symbol, logits, C, T, "logits", rows=("logits", width), is_loss=is_loss)
 

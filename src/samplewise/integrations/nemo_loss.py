@@ -132,7 +132,7 @@ class RNNTLoss(nn.Module):
         integers = {"targets": targets, "input_lengths": input_lengths, "target_lengths": target_lengths}
         checks.check_tensors(**integers)
         with called(logits="log_probs", logit_lengths="input_lengths"):
-            checks.check_logits(log_probs)
+            checks.check_logits(log_probs, packed=False)
             extra = self.topology.extra
             if self.blank >= log_probs.shape[3] - extra:
                 durations = f", {extra} of them for durations" if extra else ""

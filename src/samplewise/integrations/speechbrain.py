@@ -52,7 +52,7 @@ def transducer_loss(
     torch.Size([2, 10, 4, 7])
     """
     usual = usual_reduction(reduction)
-    check_logits(logits)
+    check_logits(logits, packed=False)
     targets, frames, labels = _absolute(logits.shape[1], targets, input_lens, target_lens)
     with called(**ROUNDED):
         return samplewise.rnnt_loss(logits, targets, frames, labels, blank=blank_index, reduction=usual)
