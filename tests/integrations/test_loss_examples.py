@@ -10,8 +10,8 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = [
-    "torchaudio_loss", "warp_transducer_loss", "optimized_transducer_loss", "espnet_loss", "speechbrain_loss", "wenet_loss",
-    "funasr_loss",
+    "torchaudio_loss", "warp_transducer_loss", "warp_rnnt_loss", "optimized_transducer_loss", "espnet_loss",
+    "speechbrain_loss", "wenet_loss", "funasr_loss",
 ]  # fmt: skip
 
 
