@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from documents import fill
+from samplewise import strict_json
 from samplewise.bench.memory import weigh
 from samplewise.bench.protocol import worker_environment
 from samplewise.cache import cache_directory
@@ -106,7 +107,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        print(json.dumps(measure(*arguments.child, arguments.rounds)))
+        print(strict_json.text(measure(*arguments.child, arguments.rounds)))
         return
     found: dict[str, dict[str, Any]] = {}
     for kind in MODELS:
@@ -114,7 +115,7 @@ def main() -> None:
         for way in WAYS:
             print(f"{kind}, {way} ...", file=sys.stderr, flush=True)
             found[kind][way] = asked(kind, way, arguments.rounds)
-    arguments.output.write_text(json.dumps({"torch": torch.__version__, "models": found}, indent=1) + "\n")
+    arguments.output.write_text(strict_json.text({"torch": torch.__version__, "models": found}, indent=1) + "\n")
     print(table(found))
     if arguments.insert:
         fill(arguments.insert, "results:patched", "results", table(found))
