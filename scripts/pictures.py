@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from html import escape
 from pathlib import Path
 
@@ -144,27 +145,23 @@ def passes() -> Drawing:
 
 def occupancy(joint: Path) -> Drawing:
     """Occupancies of the first utterance of a file, and the nodes that gradients visit at the default tolerance."""
-    import numpy as np
     import torch
 
     import samplewise
+    from samplewise.bench.joints import load
+    from samplewise.bench.truth import emissions
 
-    with np.load(joint) as arrays:
-        weight, bias, encoder_out, predictor_out, targets = (
-            torch.from_numpy(arrays[name]) for name in ("weight", "bias", "encoder_out_0", "predictor_out_0", "targets_0")
-        )
+    arrays = {name: torch.from_numpy(array) for name, array in load(joint).items()}
+    encoder_out, predictor_out, weight, bias = (
+        arrays[name].double() for name in ("encoder_out_0", "predictor_out_0", "weight", "bias")
+    )
+    targets = arrays["targets_0"].long()
     frames, labels = len(encoder_out), len(targets)
-    lp = [torch.empty(frames, labels + 1, dtype=torch.float64) for _ in range(2)]
-    following = torch.cat([targets, targets.new_zeros(1)]).long()
-    for t in range(frames):
-        scores = torch.tanh(encoder_out[t] + predictor_out).double() @ weight.double().T + bias.double()
-        logs = scores.log_softmax(1)
-        lp[0][t], lp[1][t] = logs[:, 0], logs.gather(1, following[:, None])[:, 0]
-    for part in lp:
-        part.requires_grad_()
+    parts = [emissions((row, predictor_out, weight, bias), targets) for row in encoder_out.split(1)]
+    lp_blank, lp_label = (torch.cat(part)[None] for part in zip(*parts, strict=True))
     lengths = torch.tensor([frames]), torch.tensor([labels])
-    samplewise.lattice_loss(lp[0][None], lp[1][None, :, :-1], *lengths).backward()
-    gamma = -(lp[0].grad + lp[1].grad)  # (T, U+1)
+    _, (blanks, symbols) = samplewise.lattice_loss(lp_blank, lp_label, *lengths, return_posteriors=True)
+    gamma = blanks[0] + torch.nn.functional.pad(symbols[0], (0, 1))  # (T, U+1)
     order = gamma.flatten().sort(descending=True).values
     count = int((order.cumsum(0) < gamma.sum() * (1 - 1.2e-7)).sum()) + 1
     least = float(order[count - 1])
@@ -174,7 +171,7 @@ def occupancy(joint: Path) -> Drawing:
         for u in range(labels + 1):
             value = float(gamma[t, u])
             if value >= least:
-                shade = 0.25 + 0.75 * max(0.0, 1 + np.log10(max(value, 1e-7)) / 7)
+                shade = 0.25 + 0.75 * max(0.0, 1 + math.log10(max(value, 1e-7)) / 7)
                 drawing.rectangle(50 + cell * t, 40 + cell * (labels - u), cell, cell, ORANGE if value > 0.1 else BLUE, shade)
     drawing.rectangle(50, 40, cell * frames, cell * (labels + 1), "none", edge=GREY)
     share = count / gamma.numel()

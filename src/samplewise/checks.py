@@ -181,15 +181,11 @@ def check_encodings(encoder_out: Tensor, predictor_out: Tensor, weight: Tensor, 
     check_tensors(encoder_out=encoder_out, predictor_out=predictor_out, weight=weight)
     if bias is not None:
         check_tensors(bias=bias)
-    for name, tensor, axes in (
-        ("encoder_out", encoder_out, "(B, T, D)"),
-        ("predictor_out", predictor_out, "(B, U+1, D)"),
-        ("weight", weight, "(V, D)"),
-    ):
+    shapes = (("encoder_out", encoder_out, "(B, T, D)"), ("predictor_out", predictor_out, "(B, U+1, D)"))
+    for name, tensor, axes in (*shapes, ("weight", weight, "(V, D)")):
         if tensor.dim() != axes.count(",") + 1:
             raise TransducerError(f"{name} must be {axes}, but has shape {tuple(tensor.shape)}")
-        if tensor.dtype not in FLOATS:
-            raise TransducerError(f"{name} is {tensor.dtype}; it must be float32, float64, bfloat16 or float16")
+        check_floats(**{name: tensor})
     same_size("predictor_out", predictor_out.shape[0], "utterances", "encoder_out", encoder_out.shape[0])
     same_size("predictor_out", predictor_out.shape[2], "features", "encoder_out", encoder_out.shape[2])
     same_size("weight", weight.shape[1], "features", "encoder_out", encoder_out.shape[2])
@@ -248,8 +244,14 @@ def check_logits(logits: Tensor, *, packed: bool = True) -> None:
     if logits.dim() not in ((2, 4) if packed else (4,)) or 0 in logits.shape:
         forms = "(B, T, U+1, V)" + (", or packed (sum_b T_b (U_b+1), V)" if packed else "")
         raise TransducerError(f"logits must be {forms}, none of them 0, but has shape {tuple(logits.shape)}")
-    if logits.dtype not in FLOATS:
-        raise TransducerError(f"logits is {logits.dtype}; it must be float32, float64, bfloat16 or float16")
+    check_floats(logits=logits)
+
+
+def check_floats(**tensors: Tensor | None) -> None:
+    """That each is of a dtype that losses are made of."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.dtype not in FLOATS:
+            raise TransducerError(f"{name} is {tensor.dtype}; it must be float32, float64, bfloat16 or float16")
 
 
 def check_dtypes(autocast: bool, **tensors: Tensor | None) -> None:

@@ -87,8 +87,7 @@ def _check_arcs(lp_blank: Tensor, lp_label: Tensor) -> None:
         raise TransducerError(
             f"lp_label must be {(B, T, width - 1)}, as lp_blank is {(B, T, width)}, but has shape {tuple(lp_label.shape)}"
         )
-    if lp_blank.dtype not in checks.FLOATS:
-        raise TransducerError(f"lp_blank is {lp_blank.dtype}; it must be float32, float64, bfloat16 or float16")
+    checks.check_floats(lp_blank=lp_blank)
     checks.check_dtypes(False, lp_blank=lp_blank, lp_label=lp_label)
     if lp_label.device != lp_blank.device:
         raise TransducerError(f"lp_label is on {lp_label.device}, but lp_blank is on {lp_blank.device}")

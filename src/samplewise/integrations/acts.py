@@ -8,7 +8,7 @@ from torch import Tensor
 import samplewise
 from samplewise.checks import check_clamp
 from samplewise.choices import TopologyName
-from samplewise.integrations.arguments import called, usual_reduction
+from samplewise.integrations.arguments import called, usual_reduction, with_emitted_value
 from samplewise.topology import Topology
 
 
@@ -30,9 +30,7 @@ def loss_of_acts(
             acts, labels, act_lens, label_lens, blank=blank, clamp=clamp, reduction=usual, fastemit_lambda=fastemit_lambda,
             topology=topology,
         )  # fmt: skip
-    if scale_value and fastemit_lambda:
-        loss = loss + fastemit_lambda * loss.detach()
-    return loss.reshape(-1)
+    return (with_emitted_value(loss, fastemit_lambda) if scale_value else loss).reshape(-1)
 
 
 def _clamped_last(acts: Tensor, clamp: float) -> Tensor:

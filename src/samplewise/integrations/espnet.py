@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import samplewise
 from samplewise.choices import Reduction, TopologyName
 from samplewise.integrations.acts import loss_of_acts
-from samplewise.integrations.arguments import called, usual_reduction
-from samplewise.integrations.joints import sum_loss
+from samplewise.integrations.arguments import usual_reduction, with_emitted_value
+from samplewise.integrations.joints import joint_network_loss
 from samplewise.topology import Topology, multi_blank
 
 
@@ -111,14 +111,10 @@ def fused_loss(
     torch.Size([7, 16])
     """
     topology: Topology | TopologyName = multi_blank(big_blank_durations, sigma=sigma) if big_blank_durations else "regular"
-    with called(
-        predictor_out="decoder_out", targets="target", encoder_lengths="t_len", target_lengths="u_len", blank_is="blank_id is",
-    ):  # fmt: skip
-        return sum_loss(
-            joint_network, (joint_network.lin_enc, joint_network.lin_dec), joint_network.joint_activation,
-            joint_network.lin_out, encoder_out, decoder_out, target, t_len, u_len, blank=blank_id, reduction=reduction,
-            fastemit_lambda=fastemit_lambda, topology=topology, **options,
-        )  # fmt: skip
+    return joint_network_loss(
+        joint_network, encoder_out, decoder_out, target, t_len, u_len, blank=blank_id, reduction=reduction,
+        fastemit_lambda=fastemit_lambda, topology=topology, **options,
+    )  # fmt: skip
 
 
 def calc_transducer_loss(
@@ -168,8 +164,7 @@ def calc_transducer_loss(
         reduction=getattr(criterion, "reduction", None) or "mean", fastemit_lambda=weight, big_blank_durations=durations,
         sigma=getattr(criterion, "sigma", 0.0), **options,
     )  # fmt: skip
-    if durations and weight:
-        loss = loss + weight * loss.detach()  # the value alone
+    loss = with_emitted_value(loss, weight) if durations else loss
     if model.training or model.error_calculator_trans is None:
         return loss, None, None
     return loss, *model.error_calculator_trans(encoder_out, target)

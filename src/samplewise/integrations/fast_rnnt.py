@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from samplewise.integrations import k2
+from samplewise.integrations.arguments import UsualReduction
 from samplewise.integrations.k2 import (
     do_rnnt_pruning,
     get_rnnt_logprobs,
@@ -22,7 +23,7 @@ from samplewise.integrations.k2 import (
     rnnt_loss_simple,
     rnnt_loss_smoothed,
 )
-from samplewise.integrations.k2_arguments import Pair, Reduction, RnntType, loss_of, with_logits, with_pruned
+from samplewise.integrations.k2_arguments import Pair, RnntType, loss_of, with_logits, with_pruned
 from samplewise.ops import arc_scores
 
 __all__ = [
@@ -42,7 +43,7 @@ __all__ = [
 
 def rnnt_loss(
     logits: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None, rnnt_type: RnntType = "regular",
-    delay_penalty: float = 0.0, reduction: Reduction = "mean", return_grad: bool = False,
+    delay_penalty: float = 0.0, reduction: UsualReduction = "mean", return_grad: bool = False,
 ) -> Tensor | tuple[Tensor, Pair]:  # fmt: skip
     """`samplewise.integrations.k2.rnnt_loss`; with return_grad also (px_grad, py_grad), for which px and py are made.
 
@@ -62,7 +63,7 @@ def rnnt_loss(
 
 def rnnt_loss_pruned(
     logits: Tensor, symbols: Tensor, ranges: Tensor, termination_symbol: int, boundary: Tensor | None = None,
-    rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean", return_grad: bool = False,
+    rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: UsualReduction = "mean", return_grad: bool = False,
 ) -> Tensor | tuple[Tensor, Pair]:  # fmt: skip
     """`samplewise.integrations.k2.rnnt_loss_pruned`; with return_grad also (px_grad, py_grad)."""
     call, ranges = with_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type)

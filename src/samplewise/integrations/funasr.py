@@ -7,8 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from samplewise.choices import Reduction
-from samplewise.integrations.arguments import called
-from samplewise.integrations.joints import sum_loss
+from samplewise.integrations.joints import joint_network_loss
 from samplewise.integrations.warp_rnnt import rnnt_loss
 
 __all__ = ["fused_loss", "rnnt_loss"]  # its criterion is warp_rnnt's, called with log_softmax(joint_out) and gather=True
@@ -51,11 +50,7 @@ def fused_loss(
     >>> joint_network.lin_dec.weight.grad.shape
     torch.Size([16, 6])
     """
-    with called(
-        predictor_out="decoder_out", targets="target", encoder_lengths="t_len", target_lengths="u_len", blank_is="blank_id is",
-    ):  # fmt: skip
-        return sum_loss(
-            joint_network, (joint_network.lin_enc, joint_network.lin_dec), joint_network.joint_activation,
-            joint_network.lin_out, encoder_out, decoder_out, target, t_len, u_len, blank=blank_id, reduction=reduction,
-            fastemit_lambda=fastemit_lambda, **options,
-        )  # fmt: skip
+    return joint_network_loss(
+        joint_network, encoder_out, decoder_out, target, t_len, u_len, blank=blank_id, reduction=reduction,
+        fastemit_lambda=fastemit_lambda, **options,
+    )  # fmt: skip

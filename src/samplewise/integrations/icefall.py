@@ -11,15 +11,17 @@ import samplewise
 from samplewise import checks
 from samplewise.errors import TransducerError
 from samplewise.functional import reduction_weights
-from samplewise.integrations.k2_arguments import REDUCTIONS, RNNT_TYPES, Reduction, RnntType, penalty_of, read
+from samplewise.integrations.arguments import REDUCTIONS, UsualReduction
+from samplewise.integrations.joints import is_linear
+from samplewise.integrations.k2_arguments import RNNT_TYPES, RnntType, penalty_of, read
 
 PARTS = ("encoder_proj", "decoder_proj", "output_linear")
 
 
 def joiner_loss(
     joiner: nn.Module, encoder_out: Tensor, decoder_out: Tensor, symbols: Tensor, termination_symbol: int = 0,
-    boundary: Tensor | None = None, rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean",
-    use_hat_loss: bool = False, *, project_input: bool = True, **options,
+    boundary: Tensor | None = None, rnnt_type: RnntType = "regular", delay_penalty: float = 0.0,
+    reduction: UsualReduction = "mean", use_hat_loss: bool = False, *, project_input: bool = True, **options,
 ) -> Tensor:  # fmt: skip
     """k2's loss of output_linear(tanh(encoder_proj(encoder_out) + decoder_proj(decoder_out))), all paths, and no 4-D tensor.
 
@@ -107,7 +109,7 @@ def _output_layer(joiner: nn.Module) -> tuple[Tensor, Tensor | None]:
     layer: Any = joiner.output_linear
     if hasattr(layer, "get_weight") and hasattr(layer, "get_bias"):  # icefall's old ScaledLinear
         return layer.get_weight(), layer.get_bias()
-    if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
+    if not is_linear(layer):
         raise TransducerError(
             f"joiner.output_linear is a {type(layer).__name__}, whose weight need not be what it computes with; it must be a"
             " linear layer (merge LoRA before, or use samplewise.joint_loss, which calls the joiner)"

@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 import samplewise
 from samplewise.choices import Activation, Reduction
 from samplewise.errors import TransducerError
+from samplewise.integrations.arguments import called
 
 logger = logging.getLogger("samplewise")
 
@@ -54,8 +56,12 @@ def linear_of(module: object) -> nn.Linear | None:
     if isinstance(module, nn.Module) and not isinstance(module, nn.Linear) and not _hooked(module):
         whole = not getattr(module, "combine_dims", False) and getattr(module, "max_norm", None) is None
         module = getattr(module, "w", None) if whole and type(module).__name__ == "Linear" else None
-    plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and not _hooked(module)
-    return module if plain else None  # type: ignore[return-value]
+    return module if is_linear(module) and not _hooked(module) else None
+
+
+def is_linear(layer: object) -> TypeGuard[nn.Linear]:
+    """Whether its class computes x weight^T + bias, by PyTorch's own forward."""
+    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
 
 
 def _hooked(module: nn.Module) -> bool:
@@ -99,6 +105,19 @@ def sum_loss(
         project[0](encoder_out), project[1](predictor_out), layer.weight, layer.bias, *integers, blank=blank,
         activation=name, reduction=reduction, **options,
     )  # fmt: skip
+
+
+def joint_network_loss(
+    joint_network: Any, encoder_out: Tensor, decoder_out: Tensor, target: Tensor, t_len: Tensor, u_len: Tensor, **options
+) -> Tensor:
+    """`sum_loss` of a `JointNetwork` of ESPnet or FunASR, errors under the names that both give their arguments."""
+    with called(
+        predictor_out="decoder_out", targets="target", encoder_lengths="t_len", target_lengths="u_len", blank_is="blank_id is",
+    ):  # fmt: skip
+        return sum_loss(
+            joint_network, (joint_network.lin_enc, joint_network.lin_dec), joint_network.joint_activation,
+            joint_network.lin_out, encoder_out, decoder_out, target, t_len, u_len, **options,
+        )  # fmt: skip
 
 
 def any_joint_loss(

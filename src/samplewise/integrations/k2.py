@@ -26,10 +26,9 @@ from torch import Tensor
 import samplewise
 from samplewise import checks
 from samplewise.errors import TransducerError
+from samplewise.integrations.arguments import REDUCTIONS, UsualReduction
 from samplewise.integrations.k2_arguments import (
-    REDUCTIONS,
     Pair,
-    Reduction,
     RnntType,
     check_floats,
     check_ranges,
@@ -50,7 +49,7 @@ from samplewise.ops import arc_scores, pruning
 
 def rnnt_loss(
     logits: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None, rnnt_type: RnntType = "regular",
-    delay_penalty: float = 0.0, reduction: Reduction = "mean",
+    delay_penalty: float = 0.0, reduction: UsualReduction = "mean",
 ) -> Tensor:  # fmt: skip
     """Loss of logits (B, T, S+1, C), symbols (B, S), as k2.rnnt_loss.
 
@@ -75,7 +74,7 @@ def rnnt_loss(
 
 def rnnt_loss_simple(
     lm: Tensor, am: Tensor, symbols: Tensor, termination_symbol: int, boundary: Tensor | None = None,
-    rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean", return_grad: bool = False,
+    rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: UsualReduction = "mean", return_grad: bool = False,
 ) -> Tensor | tuple[Tensor, Pair]:  # fmt: skip
     """Loss of the joint that adds lm (B, S+1, C) and am (B, T, C), as k2.rnnt_loss_simple.
 
@@ -97,8 +96,8 @@ def rnnt_loss_simple(
 
 def rnnt_loss_smoothed(
     lm: Tensor, am: Tensor, symbols: Tensor, termination_symbol: int, lm_only_scale: float = 0.1, am_only_scale: float = 0.1,
-    boundary: Tensor | None = None, rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean",
-    return_grad: bool = False,
+    boundary: Tensor | None = None, rnnt_type: RnntType = "regular", delay_penalty: float = 0.0,
+    reduction: UsualReduction = "mean", return_grad: bool = False,
 ) -> Tensor | tuple[Tensor, Pair]:  # fmt: skip
     """The simple loss, with log-probabilities mixed with those of lm alone and of am alone, as k2.rnnt_loss_smoothed.
 
@@ -121,7 +120,7 @@ def rnnt_loss_smoothed(
 
 def rnnt_loss_pruned(
     logits: Tensor, symbols: Tensor, ranges: Tensor, termination_symbol: int, boundary: Tensor | None = None,
-    rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: Reduction = "mean", use_hat_loss: bool = False,
+    rnnt_type: RnntType = "regular", delay_penalty: float = 0.0, reduction: UsualReduction = "mean", use_hat_loss: bool = False,
 ) -> Tensor:  # fmt: skip
     """Loss of logits (B, T, s_range, C) that are there for the numbers of symbols in ranges (B, T, s_range), as
     k2.rnnt_loss_pruned: paths outside of the ranges are left out, so it is no less than the exact loss.

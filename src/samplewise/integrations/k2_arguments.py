@@ -9,12 +9,11 @@ from torch import Tensor
 
 from samplewise import checks
 from samplewise.errors import TransducerError
+from samplewise.integrations.arguments import REDUCTIONS
 from samplewise.ops import arc_scores
 
 RnntType = Literal["regular", "modified", "constrained"]
-Reduction = Literal["none", "mean", "sum"]
 RNNT_TYPES: tuple[str, ...] = get_args(RnntType)
-REDUCTIONS: tuple[str, ...] = get_args(Reduction)
 
 Pair = tuple[Tensor, Tensor]
 
@@ -224,9 +223,7 @@ def recursion_sizes(**pair: Tensor) -> tuple[int, int, bool]:
 
 
 def check_floats(**tensors: Tensor) -> None:
-    for name, tensor in tensors.items():
-        if tensor.dtype not in checks.FLOATS:
-            raise TransducerError(f"{name} is {tensor.dtype}; it must be float32, float64, bfloat16 or float16")
+    checks.check_floats(**tensors)
     checks.check_dtypes(False, **tensors)
 
 

@@ -14,6 +14,7 @@ from samplewise.choices import Activation, Method
 from samplewise.errors import TransducerError
 from samplewise.functional import joint_loss, transducer_loss
 from samplewise.integrations.arguments import called
+from samplewise.integrations.joints import is_linear
 from samplewise.integrations.nemo_loss import RNNTLoss
 from samplewise.integrations.reductions import REDUCTIONS
 from samplewise.modules import TransducerLoss
@@ -39,7 +40,7 @@ def output_of(joint: Any) -> Output | str:
     activation, between, last = ACTIVATIONS.get(type(layers[0])), layers[1:-1], layers[-1]
     if joint.is_adapter_available():
         return "it has adapters"
-    if activation is None or not _is_linear(last) or len(between) > 1 or not all(isinstance(x, nn.Dropout) for x in between):
+    if activation is None or not is_linear(last) or len(between) > 1 or not all(isinstance(x, nn.Dropout) for x in between):
         return f"its joint_net is {', '.join(type(layer).__name__ for layer in layers)}"
     dropout = sum(_active(layer) for layer in between)
     if not hasattr(joint, "blank_pred"):
@@ -49,14 +50,10 @@ def output_of(joint: Any) -> Output | str:
             return Output(last.weight * scale, None if bias is None else bias * scale, activation, dropout)
         return Output(last.weight, bias, activation, dropout)
     squash, drop, blank, *_ = joint.blank_pred
-    if activation != "tanh" or type(squash) is not nn.Tanh or not _is_linear(blank) or _active(drop) != dropout:
+    if activation != "tanh" or type(squash) is not nn.Tanh or not is_linear(blank) or _active(drop) != dropout:
         shares = f"dropout {_active(drop)} and {dropout}"
         return f"its blank is read from tanh of the sum, its labels from {activation}, with {shares}"
     return Output(torch.cat((last.weight, blank.weight)), torch.cat((last.bias, blank.bias)), activation, dropout)
-
-
-def _is_linear(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
 
 
 def _active(dropout: nn.Dropout) -> float:

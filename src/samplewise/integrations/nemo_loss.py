@@ -15,7 +15,7 @@ from samplewise import checks
 from samplewise import topology as topologies
 from samplewise.errors import TransducerError
 from samplewise.functional import reduction_weights, rnnt_loss
-from samplewise.integrations.arguments import called
+from samplewise.integrations.arguments import called, with_emitted_value
 from samplewise.integrations.reductions import REDUCTIONS
 from samplewise.topology import Topology
 
@@ -156,8 +156,8 @@ class RNNTLoss(nn.Module):
         return topologies.regular() if rnnt else self.topology
 
     def valued(self, loss: Tensor) -> Tensor:
-        """With NeMo's factor of the value, of which gradients know nothing."""
-        return loss + self.fastemit_lambda * loss.detach() if self.fastemit_lambda else loss
+        """With NeMo's factor of the value."""
+        return with_emitted_value(loss, self.fastemit_lambda)
 
     def _each(self, log_probs: Tensor, targets: Tensor, frames: Tensor, labels: Tensor) -> Tensor:
         topology, extra, integers = self.drawn(), self.topology.extra, (targets, frames, labels)

@@ -99,8 +99,7 @@ def warprnnt_numba(workload: Workload) -> Tensor:
 
 
 def nemo(workload: Workload) -> Tensor:
-    integers = tuple(tensor.long() for tensor in workload.integers)
-    return numba_loss(importlib.import_module("nemo.collections.asr.parts.numba.rnnt_loss"), workload, integers)
+    return numba_loss(importlib.import_module("nemo.collections.asr.parts.numba.rnnt_loss"), workload, workload.integers)
 
 
 def numba_loss(peer: ModuleType, workload: Workload, integers: tuple[Tensor, ...]) -> Tensor:

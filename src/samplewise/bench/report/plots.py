@@ -37,7 +37,7 @@ PALETTE = {
 }  # fmt: skip
 OTHERS = plt.get_cmap("tab20")
 METHODS = list(ORDER)
-MACHINES = {8: "8 GiB", 24: "24 GiB", 80: "80 GiB"}  # of GPUs that people have
+MACHINES = (8, 24, 80)  # GiB of GPUs that people have
 Value = Callable[[Results, str, str], float | None]
 
 
@@ -80,9 +80,9 @@ def memory_plot(results: Results, path: Path) -> Path | None:
     dress(axes, "frames × labels of each utterance", "memory of the loss, MiB", scale=1.15)
     low, high = axes.get_ylim()
     axes.set_ylim(low, max(high, 1.6 * 1024 * max(MACHINES)))
-    for size, name in MACHINES.items():
+    for size in MACHINES:
         axes.axhline(1024 * size, color="grey", linewidth=0.8, linestyle=":")
-        axes.annotate(f"a GPU of {name} ends here", (nodes[0], 1024 * size), fontsize=9, color="grey", va="bottom")
+        axes.annotate(f"a GPU of {size} GiB ends here", (nodes[0], 1024 * size), fontsize=9, color="grey", va="bottom")
     axes.legend(fontsize=9, frameon=False, loc="center left", bbox_to_anchor=(0.0, 0.58))
     what = f"{cases[0].batch} utterances, {cases[0].classes} classes, joint dimension {cases[0].dim}"
     axes.set_title(f"Loss and gradients, beyond inputs and outputs\n{what}", fontsize=10)
